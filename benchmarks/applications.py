@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Measures applications on the GPU with PyTorch and prints one `name value unit` line each.
 
-Models have random weights, so nothing is downloaded; the work is that of the real ones. Those that transformers or
-torchvision provide are left out where these are missing. Times are wall-clock times of the whole step as a user would take
-them, after a warm-up.
+Models have random weights, so nothing is downloaded; the work equals that of the real models. Models of transformers or
+torchvision are skipped where these packages are missing. Times are wall-clock times of the whole step, after a warm-up.
 """
 
 import argparse
@@ -24,12 +23,12 @@ FIRST_RESULT_S = time.perf_counter() - imported
 APPLICATIONS = {}
 
 
-STEPS = 0  # 0: for some time
+STEPS = 0  # 0: as many as fit a fixed time
 steps_done = {}
 
 
 def note_steps(begin, steps, of="step"):
-    """What was measured, behind the warm-up: `steps` since `begin`. Returns the seconds that it took."""
+    """Records the measured part, after the warm-up: `steps` since `begin`. Returns the seconds that they took."""
     end = time.perf_counter()
     steps_done.update(steps=steps, of=of, begin=begin, end=end)
     return end - begin
@@ -44,7 +43,7 @@ def application(unit):
 
 
 def per_second(step, items, seconds=2.0, warm_up=5):
-    """`items` a second, where `step` does that many and waits for nothing; the GPU's end of them is waited for."""
+    """`items` per second, where `step` does that many without waiting. Waits for the GPU at the end."""
     for _ in range(warm_up):
         step()
     torch.cuda.synchronize()
@@ -64,7 +63,7 @@ def first_result():
 
 @application("us")
 def add_():
-    """An eager operation, sustained."""
+    """A continuous sequence of one eager operation."""
     a = torch.zeros(1024, device="cuda")
 
     def step():
@@ -94,7 +93,7 @@ def resnet50_batch_1():
 
 @application("images/s")
 def resnet50_graph():
-    """As resnet50_batch_1, captured once and replayed for each image, which is copied in before."""
+    """resnet50_batch_1, captured once; each image is copied in and the graph replayed."""
     from torchvision.models import resnet50
     model = resnet50().cuda().half().eval()
     image = torch.randn(1, 3, 224, 224, device="cuda").half()
@@ -211,7 +210,7 @@ class Block(torch.nn.Module):
 
 
 class UNet(torch.nn.Module):
-    """The shape of a latent diffusion model's: three levels, attention at the lower two."""
+    """The shape of a latent diffusion model's UNet: three levels, attention at the lower two."""
 
     def __init__(self, widths=(320, 640, 1280)):
         super().__init__()
@@ -242,7 +241,7 @@ def unet_step():
 
 @application("GB/s")
 def model_loading():
-    """A checkpoint of a gigabyte from the page cache to the GPU."""
+    """Loads a checkpoint of 1 GB from the page cache to the GPU."""
     parts, megabytes = STEPS or 64, 16
     layer = torch.randn(megabytes << 18, dtype=torch.float32)
     weights = {f"layer_{i}": layer.clone() for i in range(parts)}
@@ -262,7 +261,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="PATTERN", help="(repeatable)")
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--steps", type=int, default=0, metavar="N", help="so many (multiples of 5), instead of for some time")
+    parser.add_argument("--steps", type=int, default=0, metavar="N",
+                        help="make N steps (a multiple of 5), instead of as many as fit a fixed time")
     arguments = parser.parse_args()
     global STEPS
     STEPS = arguments.steps
@@ -278,7 +278,7 @@ def main():
         torch.cuda.empty_cache()
         results[name] = (value, unit)
         print(f"{name} {value:.4g} {unit}", flush=True)
-        if STEPS and steps_done:  # where they are in a timeline of GPUPOOL_TRACE, on the clock that it has
+        if STEPS and steps_done:  # their place in a timeline of GPUPOOL_TRACE, on its clock
             print("{steps} {of}s from {begin:.6f} to {end:.6f}".format(**steps_done), flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:

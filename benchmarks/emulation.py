@@ -1,4 +1,4 @@
-"""A network between a program and gpupoold on one machine: what the scripts that measure over one share."""
+"""An emulated network between a program and gpupoold on one machine, for the scripts that measure over one."""
 
 import argparse
 import sys
@@ -22,9 +22,9 @@ class Network:
 
 
 def emulation(folder, network):
-    """What makes a process's TCP connections go through that network (benchmarks/network/preload.cpp)."""
+    """The environment that sends a process's TCP connections through that network (benchmarks/network/preload.cpp)."""
     library = folder / "libgpupool_network.so"
     if not library.is_file():
         sys.exit(f"{library} is not there: build the target gpupool_network")
-    # Shared memory would go around the network.
+    # Shared memory would bypass the network.
     return {"LD_PRELOAD": str(library), "GPUPOOL_EMULATED_NETWORK": f"{network.rtt},{network.rate}", "GPUPOOL_TRANSPORT": "tcp"}

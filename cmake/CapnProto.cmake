@@ -1,8 +1,8 @@
 # Cap'n Proto's serialisation, built position independent from the distribution's source package.
 #
 # The packaged libcapnp.a and libkj.a hold initial-exec thread-local relocations, so they cannot be linked into our
-# libcuda.so.1, whose only run-time needs must be glibc's libraries. So the few sources that reading and writing messages
-# takes are compiled here (CAPNP_LITE: no RPC, no reflection, no I/O loop). scripts/install-dependencies puts them into
+# libcuda.so.1, whose only run-time needs must be glibc's libraries. The few sources needed to read and write messages
+# are therefore compiled here (CAPNP_LITE: no RPC, no reflection, no I/O loop). scripts/install-dependencies puts them into
 # .deps/capnproto; GPUPOOL_CAPNPROTO_SOURCE names another place. The compiler of schemas, `capnp`, is the distribution's.
 #
 #   gpupool_capnp                                the library
@@ -26,7 +26,8 @@ if(NOT CAPNP_EXECUTABLE OR NOT CAPNPC_CXX_EXECUTABLE)
   message(FATAL_ERROR "`capnp` is not installed: run scripts/install-dependencies, or install the package capnproto")
 endif()
 
-# Generated code insists on the very version of the headers that its generator came with; say so here, where it is clear.
+# Generated code requires the version of the headers that its generator has; check that here, where the message is
+# clear.
 file(STRINGS "${_capnp_src}/capnp/common.h" _capnp_lines REGEX "#define CAPNP_VERSION_(MAJOR|MINOR|MICRO) ")
 string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*MICRO ([0-9]+).*" "\\1.\\2.\\3" _capnp_source_version
        "${_capnp_lines}")
@@ -42,7 +43,7 @@ if(NOT _capnp_tool_version VERSION_EQUAL _capnp_source_version)
 endif()
 message(STATUS "Cap'n Proto ${_capnp_source_version}, source ${_capnp_src}")
 
-# What serialisation needs, over all versions from 0.8 to 1.1; a name that this version lacks is left out.
+# The sources of serialisation in all versions from 0.8 to 1.1; names that this version lacks are skipped.
 set(_capnp_wanted
     kj/arena kj/array kj/common kj/debug kj/encoding kj/exception kj/hash kj/io kj/list kj/memory kj/mutex kj/refcount
     kj/source-location kj/string kj/string-tree kj/table kj/thread kj/time kj/units
@@ -55,7 +56,7 @@ foreach(name IN LISTS _capnp_wanted)
   endif()
 endforeach()
 
-# Only what lies in these two folders is to be seen through the include path.
+# Only these two folders are visible through the include path.
 add_library(gpupool_capnp STATIC ${_capnp_sources})
 target_include_directories(gpupool_capnp SYSTEM PUBLIC "${_capnp_src}")
 target_compile_definitions(gpupool_capnp PUBLIC CAPNP_LITE=1)
@@ -77,7 +78,7 @@ function(gpupool_capnp_schema target)
       COMMAND ${CAPNP_EXECUTABLE} compile --no-standard-import -I "${_capnp_src}"
               "--src-prefix=${CMAKE_CURRENT_SOURCE_DIR}" "-o${CAPNPC_CXX_EXECUTABLE}:${output}"
               "${CMAKE_CURRENT_SOURCE_DIR}/${schema}"
-      # A schema may import its neighbours, so each depends on all: they are few and compile in a moment.
+      # A schema may import its neighbours, so each depends on all of them; they are few and compile quickly.
       DEPENDS ${ARGN}
       COMMENT "Generating ${folder}/${schema}.h"
       VERBATIM)

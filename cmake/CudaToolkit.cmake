@@ -1,6 +1,6 @@
 # CUDA's headers, and its compiler for the test programs: an installed toolkit, or NVIDIA's packages from PyPI, which
-# scripts/install-dependencies puts below .deps. gpupool itself links nothing of CUDA; it needs cuda.h of 13.0, since the
-# call table is checked against that very header.
+# scripts/install-dependencies puts below .deps. gpupool itself links nothing of CUDA; it needs cuda.h of 13.0, because the
+# call table is checked against that header.
 #
 #   gpupool_cuda_headers        interface library: #include <cuda.h>, <cudaProfiler.h>, <cudaTypedefs.h>
 #   gpupool_cuda_program(name SOURCES a.cu... [CUDART static|shared] [TOOLKIT 12|13] [OPTIONS ...] [DEPENDS ...])
@@ -9,13 +9,13 @@
 #       Its path is the target's property GPUPOOL_PROGRAM.
 #
 # CUDA 12 is an installed toolkit, or what scripts/install-dependencies puts together: nvcc 12.4 with its headers and its
-# shared libcudart (.deps/nvcc12), and the static libcudart of 12.9 (.deps/cuda12), since that of 12.4 is not to be had
-# alone. Where either is missing there are no programs for 12.
+# shared libcudart (.deps/nvcc12), and the static libcudart of 12.9 (.deps/cuda12), since that of 12.4 is not available
+# separately. Where either is missing there are no programs for 12.
 
 set(GPUPOOL_CUDA13_ROOT "" CACHE PATH "A CUDA 13.0 toolkit (bin/nvcc, include/cuda.h); empty: look for one")
 set(GPUPOOL_CUDA12_ROOT "" CACHE PATH "A CUDA 12 toolkit, or only its include and lib; empty: look for one")
 
-# Sets `out` to the CUDA_VERSION that `root` holds, 0 where there is none.
+# Sets `out` to the CUDA_VERSION of `root`, or to 0.
 function(_gpupool_cuda_version root out)
   set(version 0)
   if(EXISTS "${root}/include/cuda.h")
@@ -25,7 +25,7 @@ function(_gpupool_cuda_version root out)
   set(${out} "${version}" PARENT_SCOPE)
 endfunction()
 
-# The first of ARGN whose CUDA_VERSION lies in [least, most] and which has all the parts that are asked for.
+# The first of ARGN whose CUDA_VERSION is in [least, most] and which has all the requested parts.
 function(_gpupool_find_cuda out least most parts)
   foreach(root IN LISTS ARGN)
     _gpupool_cuda_version("${root}" version)
@@ -94,7 +94,7 @@ endif()
 add_library(gpupool_cuda_headers INTERFACE)
 target_include_directories(gpupool_cuda_headers SYSTEM INTERFACE "${_cuda13}/include")
 
-# nvcc drives g++ whatever compiles gpupool itself.
+# nvcc drives g++, whichever compiler builds gpupool.
 set(GPUPOOL_CUDA_HOST_COMPILER "" CACHE FILEPATH "nvcc's host compiler; empty: g++")
 if(GPUPOOL_CUDA_HOST_COMPILER)
   set(GPUPOOL_NVCC_HOST "${GPUPOOL_CUDA_HOST_COMPILER}")
@@ -142,7 +142,8 @@ function(gpupool_cuda_program name)
     set(cudart -Xlinker "${shared_library}" -Xlinker -rpath -Xlinker "${folder}")
   endif()
 
-  # Compiled and linked apart: the compiler cache then serves every preset, since programs are the same in all of them.
+  # Compiled and linked in two steps, so that the compiler cache serves every preset: programs are the same in all of
+  # them.
   set(program "${CMAKE_BINARY_DIR}/cuda/${name}")
   set(nvcc "${GPUPOOL_NVCC${ARG_TOOLKIT}}" -ccbin "${GPUPOOL_NVCC_HOST}")
   set(objects)
@@ -161,7 +162,7 @@ function(gpupool_cuda_program name)
       VERBATIM)
     list(APPEND objects "${object}")
   endforeach()
-  # Without a runtime nvcc links no device code by itself.
+  # Without a runtime nvcc does not link device code by itself.
   if("-rdc=true" IN_LIST ARG_OPTIONS)
     file(GLOB device_runtime "${root}/lib*/libcudadevrt.a")
     list(GET device_runtime 0 device_runtime)

@@ -1,4 +1,4 @@
-// Whether fmt.cpp fits the installed {fmt}: one of each kind of thing that is formatted.
+// Checks that fmt.cpp fits the installed {fmt}, with one value of each formatted kind.
 #include <fmt/format.h>
 
 #include <iterator>

@@ -1,11 +1,11 @@
-// Lets what is built on a newer glibc run on glibc 2.35.
+// Lets programs and libraries that are built on a newer glibc run on glibc 2.35.
 //
-// glibc gives a function that changed a new symbol version, or a new name by way of its headers, and the linker takes
-// the newest. The libstdc++.a of a newer distribution refers to these too, so that no care in our own code would help.
-// This file is linked into every program and library of ours and defines those names there, in terms of what glibc 2.35
-// has. scripts/check-glibc says what is missing here: it prints the symbols that are too new.
+// When a function changes, glibc gives it a new symbol version, or its headers give it a new name, and the linker takes
+// the newest. The libstdc++.a of a newer distribution refers to these as well, so our own code cannot avoid them. This
+// file is linked into every program and library of gpupool and defines those names by functions of glibc 2.35.
+// scripts/check-glibc prints the symbols that are too new, which are missing here.
 //
-// Threads: any. Errors: as the functions that stand behind.
+// Threads: any. Errors: as the functions that are called.
 #include <features.h>
 
 #if defined(__x86_64__) && defined(__GLIBC__) && __GLIBC_PREREQ(2, 36)
@@ -15,23 +15,23 @@
 #include <stdint.h>
 
 #define HIDDEN __attribute__((visibility("hidden")))
-// `name` refers to glibc's `symbol` in the version that it has had since before 2.35.
+// `name` refers to glibc's `symbol` in a version older than 2.35.
 #define OLD(name, symbol, version) __asm__(".symver " #name "," #symbol "@GLIBC_" version)
 
-// 2.36. std::random_device asks for it where it was there when libstdc++ was built.
+// 2.36. std::random_device uses it if it existed when libstdc++ was built.
 extern long getrandom(void* buffer, size_t bytes, unsigned flags);
 
 HIDDEN uint32_t arc4random(void) {
     uint32_t number = 0;
     while (getrandom(&number, sizeof number, 0) != (long)sizeof number) {
-        // Interrupted before the kernel's generator was ready: only ever early after boot.
+        // Only early after boot: the kernel's generator is not ready and a signal arrives.
     }
     return number;
 }
 
 #if __GLIBC_PREREQ(2, 38)
 
-// 2.38. What strtol and scanf are called since C23 (they also read 0b numbers, which we never have).
+// 2.38. The names of strtol and scanf since C23 (which also read 0b numbers; gpupool has none).
 typedef struct _IO_FILE stream;
 #define NUMBER(type, function, character)                                               \
     extern type old_##function(const character* text, character** end, int base);       \
@@ -79,7 +79,7 @@ HIDDEN int __isoc23_fscanf(stream* from, const char* format, ...) {
     return count;
 }
 
-// 2.38. The same functions without the old way of reporting errors.
+// 2.38. Versions of these functions without the old error reporting.
 extern double old_fmod(double x, double y);
 OLD(old_fmod, fmod, "2.2.5");
 HIDDEN double fmod(double x, double y) {

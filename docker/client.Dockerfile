@@ -6,12 +6,12 @@ FROM debian:bookworm-slim
 COPY bin/gpupool bin/gpupoold bin/gpupool-worker /opt/gpupool/bin/
 COPY lib/ /opt/gpupool/lib/
 COPY LICENSE /opt/gpupool/LICENSE
-# The folder, not only links to its programs: each finds the others by where it lies itself.
+# The folder itself, not links to its programs, because each finds the others relative to itself.
 ENV PATH=/opt/gpupool/bin:$PATH
 
-# Where the server is: override with `docker run -e GPUPOOL_SERVER=HOST:PORT`.
+# The server's address; override with `docker run -e GPUPOOL_SERVER=HOST:PORT`.
 ENV GPUPOOL_SERVER=host.docker.internal:9470
 
-# Whatever the container runs has the client in place.
+# Everything that the container runs uses the client library.
 ENTRYPOINT ["gpupool", "run", "--"]
 CMD ["gpupool", "status"]

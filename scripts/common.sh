@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it: where the tree is, how to speak, how many jobs. Bash.
+# Sourced by the scripts beside it: the source folder, messages, the number of jobs. Bash.
 
 set -euo pipefail
 GPUPOOL_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -11,7 +11,7 @@ die() {
     exit 1
 }
 
-# Runs its arguments as root, where the caller is not.
+# Runs its arguments as root.
 as_root() {
     if [ "$(id -u)" -eq 0 ]; then
         "$@"

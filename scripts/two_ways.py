@@ -1,4 +1,4 @@
-"""One command natively and through gpupool: what the scripts that compare the two ways share."""
+"""Runs one command natively and through gpupool, for the scripts that compare the two."""
 
 import os
 import signal
@@ -20,13 +20,13 @@ class Outcome:
 
 
 def is_of_interest(process, session):
-    """Of the command's session, or a worker, in which a hang may have its cause."""
+    """True for processes of the command's session, and for workers, which may have caused a hang."""
     fields = (process / "stat").read_text().rpartition(")")[2].split()
     return fields[3] == str(session) or (process / "comm").read_text().startswith("gpupool-worker")
 
 
 def what_threads_do(session):
-    """A line for each thread: its state, what it sleeps in, and its times in clock ticks."""
+    """A line for each thread: its state, where it sleeps, and its times in clock ticks."""
     lines = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -39,7 +39,7 @@ def what_threads_do(session):
                 call = (thread / "syscall").read_text().split()[:1]
                 lines.append(f"   {thread.name} {(thread / 'comm').read_text().strip():16} {fields[0]}"
                              f" {(thread / 'wchan').read_text():24} call {''.join(call):8} user {fields[11]} system {fields[12]}")
-        except OSError:  # it has ended, or is not ours to look at
+        except OSError:  # the process has ended, or may not be read
             continue
     return "\n".join(lines)
 
@@ -47,7 +47,7 @@ def what_threads_do(session):
 def run_command(command, environment, limit_s):
     started = time.monotonic()
     with tempfile.TemporaryFile() as log:
-        # Python says where its threads are when it is aborted.
+        # Python prints its threads' stacks when it is aborted.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                                    env={**environment, "PYTHONFAULTHANDLER": "1"}, start_new_session=True)
         stuck = ""
@@ -58,12 +58,12 @@ def run_command(command, environment, limit_s):
             stuck = what_threads_do(process.pid)
             os.killpg(process.pid, signal.SIGABRT)
             time.sleep(1)
-        except BaseException:  # we are to end
+        except BaseException:  # this script is being ended
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise
         seconds = time.monotonic() - started
-        try:  # what it left behind goes with it, at its end as at its limit
+        try:  # ends what the command left running, at its end or its time limit
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
@@ -107,7 +107,7 @@ class Server:
                 time.sleep(0.1)
         tail = Path(self.log).read_text(errors="replace")[-2000:]
         self.__exit__()
-        sys.exit(f"gpupoold did not begin to listen on {self.address}:\n{tail}")
+        sys.exit(f"gpupoold did not start to listen on {self.address}:\n{tail}")
 
     def __exit__(self, *_):
         self.process.terminate()
@@ -119,12 +119,12 @@ class Server:
 
 
 def without_settings(environment):
-    """Without gpupool's, which would reach one side and not the other."""
+    """Removes gpupool's settings, which would affect one side only."""
     return {name: value for name, value in environment.items() if not name.startswith("GPUPOOL_")}
 
 
 def native_environment(libraries):
-    # Whatever points at gpupool must not reach the native runs.
+    # No setting that leads to gpupool may reach the native runs.
     environment = {name: value for name, value in without_settings(os.environ).items()
                    if name not in ("TRITON_LIBCUDA_PATH", "NUMBA_CUDA_DRIVER")}
     if libraries:
@@ -133,7 +133,7 @@ def native_environment(libraries):
 
 
 def through_gpupool(bundle, server, command):
-    """The command line that runs `command` on `server`, by the bundle's own client."""
+    """The command line that runs `command` on `server` with the bundle's client."""
     return [str(bundle / "bin/gpupool"), "run", "--server", server.address, "--", *command]
 
 

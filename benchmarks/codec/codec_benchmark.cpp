@@ -1,4 +1,4 @@
-// What a call costs to write and to read, less everything around it.
+// The time to encode and decode a call, without anything around it.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr auto kStream = codec::make_handle(codec::HandleKind::stream, 3);
 
-// Arguments of a launch with `argument_bytes` of kernel arguments, as the client passes them on.
+// The arguments of a launch with `argument_bytes` of kernel arguments, as the client encodes them.
 struct Launch {
     using Call = calls::gpLaunch;
     LaunchShape shape{codec::from_wire<CUfunction>(codec::make_handle(codec::HandleKind::function, 7)),
@@ -36,7 +36,7 @@ struct Launch {
     explicit Launch(std::size_t count) : bytes(count, 1), arguments(bytes.data()), argument_bytes(count) {}
 };
 
-// A copy of 1 MiB to the device: what travels in order is its announcement.
+// A copy of 1 MiB to the device; the command carries only its announcement.
 struct Copy {
     using Call = calls::gpCopyToDevice;
     CUdeviceptr destination = 0x600000000000;

@@ -1,5 +1,5 @@
-// What the dispatcher itself costs a command: launches that arrive in frames and go to a driver that does nothing, or
-// that takes as long as a real one.
+// The dispatcher's own time per command: launches arrive in frames and go to a driver that does nothing, or takes as
+// long as a real one.
 #include <benchmark/benchmark.h>
 
 #include <atomic>
@@ -21,7 +21,7 @@ constexpr std::size_t kLaunches = kFrames * kLaunchesInFrame;
 std::atomic<std::size_t> launched{0};
 std::chrono::nanoseconds launch_time{0};
 
-// A GPU that comes to all that it was given now and then only, so that streams' credit runs out and launches are held.
+// A GPU that completes all issued work only every kEvery, so that streams run out of credit and launches are held.
 class LaggingGpu {
   public:
     LaggingGpu() { lagging_ = this; }
@@ -43,7 +43,7 @@ class LaggingGpu {
     }
 
   private:
-    static constexpr std::chrono::microseconds kEvery{200};  // a thousand launches or so, twice a stream's credit
+    static constexpr std::chrono::microseconds kEvery{200};  // about a thousand launches, twice a stream's credit
 
     void run() {
         while (!stopping_) {
@@ -58,7 +58,7 @@ class LaggingGpu {
 
     static inline LaggingGpu* lagging_ = nullptr;
     std::mutex mutex_;
-    std::map<CUdeviceptr, cuuint32_t> marks_;  // guarded
+    std::map<CUdeviceptr, cuuint32_t> marks_;  // guarded by the mutex
     std::atomic<bool> stopping_{false};
     std::thread thread_{[this] { run(); }};
 };
@@ -119,7 +119,7 @@ void dispatch_held_launches(benchmark::State& state) {
     launch_time = {};
     run(state, 0);
 }
-// The driver takes 2 us a launch; the second argument is how many issuers there are besides the dispatcher.
+// The driver takes 2 us per launch; the second argument is the number of issuers besides the dispatcher.
 void dispatch_to_slow_driver(benchmark::State& state) {
     launch_time = std::chrono::microseconds(2);
     run(state, static_cast<std::size_t>(state.range(1)));

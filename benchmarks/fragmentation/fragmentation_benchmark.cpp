@@ -1,10 +1,10 @@
-// How much memory of the GPU is taken for what a program has allocated: the device heap of the client, or a driver.
+// How much GPU memory is taken for a program's allocations, by the client's device heap or by a driver.
 //
 //   gpupool_fragmentation_benchmark [--driver] [--json FILE]
 //
-// Of the heap it counts what the server would have committed; of a driver (--driver: the libcuda.so.1 that the process
-// finds, which is to be the real one) what cuMemGetInfo says is missing. Each trace (traces.cpp) gives two figures: the
-// most that is taken, in relation to the most that is alive, and the same of the means over the whole trace.
+// For the heap it counts the memory that the server would have committed; for a driver (--driver: the process's
+// libcuda.so.1, which should be the real one) the decrease of cuMemGetInfo's free memory. Each trace (traces.cpp) gives
+// two ratios: the maximum of taken memory to that of live memory, and the ratio of their means over the trace.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -42,7 +42,7 @@ class HeapMemory final : public Memory {
     std::uint64_t taken_bytes() override { return committed_bytes_; }
 
   private:
-    // Nothing is ever stored there.
+    // Addresses only; nothing is stored there.
     static constexpr std::uint64_t kBase = 0x600000000000, kWindowBytes = 1ull << 40;
 
     std::uint64_t committed_bytes_ = 0;
@@ -109,7 +109,7 @@ int run(bool driver, const std::string& json_file) {
     nlohmann::ordered_json figures;
     fmt::print("{:<18} {:>11} {:>11} {:>8} {:>8}\n", "", "most alive", "most taken", "of peaks", "of means");
     for (const Trace& trace : all_traces()) {
-        // A new one each time: allocators keep something for the next.
+        // A new one for each trace, because allocators keep memory.
         const auto memory =
             driver ? std::unique_ptr<Memory>(new DriverMemory) : std::unique_ptr<Memory>(new HeapMemory);
         const Usage usage = measure(trace, *memory);

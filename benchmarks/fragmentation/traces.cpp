@@ -13,7 +13,7 @@ constexpr std::size_t kPollInterval = 16;  // operations
 
 }  // namespace
 
-// What a trace does to the memory, and what is alive meanwhile.
+// Replays a trace on the memory and tracks live blocks.
 class Replay {
   public:
     explicit Replay(Memory& memory) : memory_(memory) {}
@@ -34,7 +34,7 @@ class Replay {
     void free_all() {
         while (!blocks_.empty()) free(blocks_.size() - 1);
     }
-    // Keeps one of each `count` blocks, in the order in which they were allocated, which no free() has disturbed.
+    // Keeps one of each `count` blocks, in the order of their allocation, which no free() has changed.
     void keep_one_of(std::size_t count) {
         std::vector<Block> kept;
         for (std::size_t i = 0; i < blocks_.size(); ++i) {
@@ -48,7 +48,7 @@ class Replay {
         blocks_ = std::move(kept);
         measure();
     }
-    // Replaces blocks by others of random sizes, as many of a size between 2^n and 2^(n+1) for every n.
+    // Replaces blocks by others of random sizes, with as many between 2^n and 2^(n+1) for every n.
     void churn(std::uint64_t least, std::uint64_t most, std::uint64_t live_bytes, int steps) {
         std::uniform_real_distribution<double> exponent(std::log2(least), std::log2(most));
         for (int step = 0; step < steps; ++step) {
@@ -112,13 +112,13 @@ std::vector<Trace> all_traces() {
          [](Replay& replay) { replay.churn(512, kMiB, 256 * kMiB, 40'000); }},
         {"churn", "512 bytes to 64 MiB, freed in any order, 2 GiB alive",
          [](Replay& replay) { replay.churn(512, 64 * kMiB, 2 * kGiB, 20'000); }},
-        {"growing_sizes", "sizes that double while the smaller ones go, 512 MiB alive",
+        {"growing_sizes", "sizes that double while smaller blocks are freed, 512 MiB alive",
          [](Replay& replay) {
              for (std::uint64_t bytes = 4 * kKiB; bytes <= 4 * kMiB; bytes *= 2) {
                  replay.churn(bytes, 2 * bytes, 512 * kMiB, static_cast<int>(kGiB / bytes / 4));
              }
          }},
-        {"comb", "of blocks of 64 KiB one of 32 stays, then blocks of 1 MiB; 256 MiB alive before and behind",
+        {"comb", "one of 32 blocks of 64 KiB stays, then blocks of 1 MiB; 256 MiB alive before and after",
          [](Replay& replay) {
              while (replay.live_bytes() < 256 * kMiB) replay.allocate(64 * kKiB);
              replay.keep_one_of(32);

@@ -1,7 +1,7 @@
-// Sequences of allocations and frees, the same in every run, and how much memory an allocator takes for them.
+// Reproducible sequences of allocations and frees, and how much memory an allocator takes for them.
 //
-// Ownership: a trace frees all that it allocated. Threads: one. Units: bytes.
-// Errors: std::runtime_error from a Memory that has no more.
+// Ownership: a trace frees all that it allocated. Threads: one. Units: bytes. Errors: a Memory throws
+// std::runtime_error when it is exhausted.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@
 
 namespace gpupool::fragmentation {
 
-// An allocator that is looked at.
+// The allocator under test.
 class Memory {
   public:
     virtual ~Memory() = default;
     virtual std::uint64_t allocate(std::uint64_t bytes) = 0;
     virtual void free(std::uint64_t address) = 0;
-    // What is gone from the GPU since this was made.
+    // The GPU memory taken since this object was made.
     virtual std::uint64_t taken_bytes() = 0;
 };
 
 struct Usage {
     std::uint64_t most_live_bytes = 0, most_taken_bytes = 0;
-    // Sums over looks, for means.
+    // Sums over samples, for means.
     double live_bytes = 0, taken_bytes = 0;
 
-    // How much more memory the GPU needs than was asked for at the same time.
+    // The GPU memory needed, in relation to the memory allocated at the same time.
     [[nodiscard]] double peak() const {
         return static_cast<double>(most_taken_bytes) / static_cast<double>(most_live_bytes);
     }

@@ -39,7 +39,7 @@ Lane::Lane(Link& link, transport::Connection& to, Traffic& traffic)
       traffic_(traffic),
       part_bytes_(link.part_bytes()),
       ring_bytes_(link.in_flight_bytes() + kBufferBytes),
-      ring_(std::make_unique<std::byte[]>(ring_bytes_)),  // touched now, and not by what is measured
+      ring_(std::make_unique<std::byte[]>(ring_bytes_)),  // touched now, before anything is measured
       thread_([this] { run(); }) {}
 
 Lane::~Lane() {
@@ -52,10 +52,10 @@ Lane::~Lane() {
     thread_.join();
 }
 
-// Moves the head to where a part fits in one piece; false where nothing does.
+// Moves the head to where a part fits in one piece; false when there is no such place.
 bool Lane::find_room() {
     if (held_bytes_ == 0) {
-        head_ = tail_ = 0;  // what was used last is still in the caches
+        head_ = tail_ = 0;  // the ring's start is most likely still in the caches
         return true;
     }
     if (head_ > tail_ && ring_bytes_ - head_ >= part_bytes_) {
@@ -65,7 +65,7 @@ bool Lane::find_room() {
         head_ = tail_ > part_bytes_ ? 0 : head_;
         return head_ == 0;
     }
-    return tail_ - head_ > part_bytes_;  // never all of it, which would look like nothing
+    return tail_ - head_ > part_bytes_;  // never the whole ring, which would look empty
 }
 
 Result<transport::MutableBuffer> Lane::room() {
@@ -102,7 +102,7 @@ void Lane::push(std::size_t bytes) {
     traffic_.note(bytes);
     {
         const std::lock_guard lock(mutex_);
-        // Under the lock of the lane, so that its parts' times are in its order.
+        // Under the lane's lock, so that its parts' times are in order.
         parts_.push_back({link_.admit(bytes), head_, bytes});
         head_ += bytes;
         held_bytes_ += bytes;
@@ -132,7 +132,7 @@ void Lane::run() {
         lock.unlock();
         sleeper_.until(first);
         lock.lock();
-        // Whoever sleeps is woken a little late: what else is due by now goes with it.
+        // A sleeper wakes a little late, so everything due by now is sent as well.
         const Clock::time_point now = Clock::now();
         std::size_t bytes = 0;
         while (!parts_.empty() && (due.empty() || parts_.front().due <= now) && due.size() < kMaxAtOnce) {

@@ -1,18 +1,17 @@
-// One direction of an emulated network: what enters comes out later, at no more than its rate.
+// One direction of an emulated network: data leaves it later than it enters, and at no more than its rate.
 //
-// A link is shared by all connections: their data follows each other on it, as on one cable. A Lane is one connection's
-// way through it: data of a lane keeps its order, and a lane whose receiver is slow holds up nobody else's.
+// All connections share a link: their data is serialized on it, as on one cable. A Lane is one connection's path
+// through it. A lane's data keeps its order, and a lane with a slow receiver does not block other lanes.
 //
-// A part's time on the link begins when it enters and the link is free; it comes out when its last byte has been sent
-// and the delay has passed. Parts are small (part_bytes), so that a large transfer is a flow and no lump.
+// A part's transmission begins when it has entered and the link is free. It leaves when its last byte has been sent and
+// the delay has passed. Parts are small (part_bytes), so that a large transfer flows steadily.
 //
-// A lane's data lies in one ring, received into it and sent out of it: what it is copied for is the sockets alone.
+// A lane's data lies in one ring, which it is received into and sent from; only the sockets copy it again.
 //
 // Ownership: the link outlives its lanes; a lane's connection and traffic outlive the lane. Threads: Link::admit any;
-// of
-//   a lane room, has_room and push one, wait_delivered any, and it has a thread of its own that delivers. Units: in the
-//   names. Limits: a lane holds what is on its way and kBufferBytes more; then room waits, and so its sender. Errors:
-//   the connection's, reported by room.
+// one thread per lane calls room, has_room and push, any calls wait_delivered, and the lane has its own thread, which
+// delivers. Units: in the names. Limits: a lane holds what is in flight and kBufferBytes more; then room() blocks, and
+// thereby the sender. Errors: the connection's, returned by room().
 #pragma once
 
 #include <atomic>
@@ -34,14 +33,14 @@ namespace gpupool::network {
 
 class Link {
   public:
-    // `bytes_per_s` 0: as fast as it goes.
+    // `bytes_per_s` 0: unlimited.
     Link(std::chrono::nanoseconds delay, double bytes_per_s) : delay_(delay), bytes_per_s_(bytes_per_s) {}
 
-    // When `bytes` that enter now come out.
+    // When `bytes` that enter now leave the link.
     Clock::time_point admit(std::size_t bytes);
     [[nodiscard]] std::size_t part_bytes() const;
     [[nodiscard]] std::chrono::nanoseconds delay() const { return delay_; }
-    // What is on its way at most, when nothing is held up.
+    // The most that is in flight when no receiver is slow.
     [[nodiscard]] std::size_t in_flight_bytes() const;
 
   private:
@@ -51,9 +50,9 @@ class Link {
     Clock::time_point free_at_{};
 };
 
-// What a connection carries. One that carries little is looked at for what comes next, where processors are to spare: a
-// network wakes nobody on its way, and to wake a thread takes as long as a whole round trip. Of bulk data there are
-// many connections, whose threads would keep the processors from each other.
+// The amount of a connection's recent traffic. A connection with little traffic polls for the next data if processors
+// are to spare: a real network wakes no thread on the way, and waking a thread takes as long as a whole round trip.
+// Bulk data has many connections, whose polling threads would compete for processors.
 //
 // Threads: any.
 class Traffic {
@@ -61,9 +60,9 @@ class Traffic {
     void note(std::size_t bytes) noexcept {
         if (bytes > kLittleBytes) large_at_.store(Clock::now(), std::memory_order_relaxed);
     }
-    // Asks `look` until it says true, for at most kPollTime: always as long, so that a round trip does not depend on
-    // the ones before (as with a Spin). Its last answer. What comes is due after `delay`, and the looks are no closer
-    // than that takes: on a real network's way no processor is busy.
+    // Polls `condition` for at most kPollTime, always the same, so that a round trip does not depend on earlier ones
+    // (as with a Spin). Returns its last value. New data is due after `delay`, so polls may be that far apart: in a
+    // real network no processor is busy meanwhile.
     template <class Condition>
     bool poll_for(Condition condition, Sleeper& sleeper, Clock::duration delay) const {
         if (!spinning_pays() || Clock::now() - large_at_.load(std::memory_order_relaxed) < kBulkGoesOnFor)
@@ -82,20 +81,20 @@ class Lane {
     static constexpr std::size_t kBufferBytes = 2u << 20;
 
     Lane(Link& link, transport::Connection& to, Traffic& traffic);
-    // Everything that was pushed has been delivered, or cannot be.
+    // Waits until all pushed data has been delivered, or cannot be.
     ~Lane();
     Lane(const Lane&) = delete;
     Lane& operator=(const Lane&) = delete;
 
-    // Where to put what comes next, of a part's size, once there is room.
+    // Memory of a part's size for the next data, as soon as there is room.
     Result<transport::MutableBuffer> room();
-    // Does room() return at once?
+    // True when room() returns at once.
     [[nodiscard]] bool has_room();
-    // The first `bytes` of that enter the link now.
+    // The first `bytes` of room()'s memory enter the link now.
     void push(std::size_t bytes);
-    // Pushed, and not on its way yet.
+    // Pushed, and not transmitted yet.
     [[nodiscard]] std::size_t unsent_bytes();
-    // Waits until all of it has been delivered. False when it has not by `deadline`, or cannot be.
+    // Waits until all data has been delivered. False when it was not by `deadline`, or cannot be.
     bool wait_delivered(Clock::time_point deadline);
 
   private:
@@ -111,17 +110,17 @@ class Lane {
     Traffic& traffic_;
     const std::size_t part_bytes_, ring_bytes_;
     const std::unique_ptr<std::byte[]> ring_;
-    std::mutex mutex_;  // guards what follows
+    std::mutex mutex_;  // guards the members below
     std::condition_variable came_, went_, delivered_;
     std::deque<Part> parts_;
     std::size_t held_bytes_ = 0;
     std::size_t head_ = 0, tail_ = 0;  // where the next part begins; where the oldest one does
     bool finished_ = false;
     std::optional<Error> error_;
-    std::atomic<bool> news_{false};  // a part came, or the end; for a look without the lock
-    Spin spin_;                      // the thread's, as the next
+    std::atomic<bool> news_{false};  // a part or the end is there; read without the lock
+    Spin spin_;                      // used by the thread only, as is the next
     Sleeper sleeper_;
-    std::thread thread_;  // the last: it uses all of the above
+    std::thread thread_;  // last: it uses all of the above
 };
 
 }  // namespace gpupool::network

@@ -1,6 +1,6 @@
-// A network's round trip and rate, as they are given: "100us", "25gbit".
+// Parses a network's round trip and rate: "100us", "25gbit".
 //
-// Threads: any. Errors: none; nullopt is what cannot be one.
+// Threads: any. Errors: none; nullopt for invalid text.
 #pragma once
 
 #include <optional>

@@ -1,23 +1,23 @@
-// libgpupool_network.so: a network between two processes of one machine, for benchmarks. It is preloaded into both.
+// libgpupool_network.so: emulates a network between two processes on one machine, for benchmarks. Preload it into both:
 //
 //   LD_PRELOAD=libgpupool_network.so GPUPOOL_EMULATED_NETWORK=100us,25gbit PROGRAM
 //
-// What the process sends over TCP leaves it as if over such a network: half of the round trip later, and at no more
-// than that rate, which all of its connections share (link.h). The same in the other process makes the way back. A new
+// Data that the process sends over TCP leaves it as if over such a network: half of the round trip later, and at no
+// more than that rate, which all of its connections share (link.h). The other process emulates the way back. A new
 // connection takes a round trip.
 //
-// There is no proxy between, whose two hops would take more of the machine's time than a fast network does: what is
-// sent is copied once more, and one thread for each connection that sends hands it on.
+// There is no proxy, whose two hops would take more of the machine's time than a fast network does. Sent data is copied
+// once more, and one thread per sending connection forwards it.
 //
-// Not emulated: loss, reordering, jitter and congestion; TCP's own start; packets' headers. What has not been handed on
-// when a process ends without closing its connections is lost.
+// Not emulated: loss, reordering, jitter and congestion; TCP's slow start; packet headers. Data that has not been
+// forwarded when a process ends without closing its connections is lost.
 //
-// It takes the place of sendmsg(), connect(), shutdown() and close(), and of ioctl(SIOCOUTQNSD), which says how much
-// has not left yet; and leaves what is no TCP socket alone. Of the ways to send it knows sendmsg() only, which is the
-// one that gpupool uses.
+// It interposes sendmsg(), connect(), shutdown() and close(), and ioctl(SIOCOUTQNSD), which returns the unsent bytes.
+// It ignores descriptors that are no TCP sockets. It handles no other way to send than sendmsg(), the only one that
+// gpupool uses.
 //
-// Threads: any, as with the calls that it stands for, but for close(), which has to be the last of a descriptor.
-// Errors: theirs.
+// Threads: any, as with the interposed calls, except that close() must be the last call for a descriptor. Errors: those
+// of the interposed calls.
 #include <dlfcn.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
@@ -50,10 +50,10 @@ Function* next(const char* name) {
     return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
 }
 
-// How long who closes a connection waits for what is on its way.
+// How long a close waits for data in flight.
 constexpr std::chrono::seconds kTimeout{1};
 
-// The process's own end of a connection: what comes out of a lane goes there.
+// The real socket, to which a lane delivers.
 class Socket final : public transport::Connection {
   public:
     explicit Socket(int descriptor) : descriptor_(descriptor) {}
@@ -80,7 +80,7 @@ class Socket final : public transport::Connection {
     const int descriptor_;
 };
 
-// One connection's way out.
+// One connection's path to the peer.
 struct Way {
     Way(Link& link, int descriptor) : socket(descriptor), lane(link, socket, traffic) {}
     std::mutex sending;
@@ -91,13 +91,13 @@ struct Way {
 
 class Network {
   public:
-    // Null where none was asked for. Lives as long as the process, as its ways' threads do.
+    // Null when no network is configured. Lives as long as the process, because its threads do.
     static Network* get() {
         static Network* const network = make();
         return network;
     }
 
-    // Null where that is no TCP socket.
+    // Null when the descriptor is no TCP socket.
     Way* way(int descriptor) {
         if (!is_in_range(descriptor) || ::getpid() != owner_) {
             return nullptr;
@@ -115,10 +115,10 @@ class Network {
         }
         return way.load(std::memory_order_relaxed);
     }
-    // The connection ends: what is on its way goes first. `forget`: and its descriptor is another's from now on.
+    // Ends a connection once its data in flight is delivered. `forget`: the descriptor may be reused from now on.
     void finish(int descriptor, bool forget) {
         if (!is_in_range(descriptor) || ways_[index(descriptor)].load() == nullptr || ::getpid() != owner_) {
-            return;  // in a forked child they are the parent's
+            return;  // in a forked child the connections belong to the parent
         }
         std::atomic<Way*>& place = ways_[index(descriptor)];
         Way* const way = forget ? place.exchange(nullptr) : place.load();
@@ -129,7 +129,7 @@ class Network {
         if (forget) {
             if (!delivered) {
                 static auto* const shut = next<decltype(::shutdown)>("shutdown");
-                shut(descriptor, SHUT_RDWR);  // so that nothing waits for the peer to take it
+                shut(descriptor, SHUT_RDWR);  // stops the delivery to a peer that does not read
             }
             delete way;
         }
@@ -162,7 +162,7 @@ class Network {
         const auto round_trip_s = seconds(text.substr(0, comma));
         const auto rate = comma == std::string::npos ? std::optional<double>(0) : bytes_per_s(text.substr(comma + 1));
         if (!round_trip_s || !rate) {
-            std::fprintf(stderr, "GPUPOOL_EMULATED_NETWORK: '%s' is no network like 100us,25gbit\n", given);
+            std::fprintf(stderr, "GPUPOOL_EMULATED_NETWORK: '%s' is not a network like 100us,25gbit\n", given);
             std::_Exit(2);
         }
         return new Network(std::chrono::nanoseconds(static_cast<std::int64_t>(*round_trip_s * 1e9)), *rate);
@@ -175,15 +175,15 @@ class Network {
     const pid_t owner_ = ::getpid();
     const std::chrono::nanoseconds round_trip_;
     Link link_;
-    std::mutex mutex_;  // held to make a way
+    std::mutex mutex_;  // held to create a Way
     std::array<std::atomic<Way*>, kMaxDescriptors> ways_{};
 };
 
-// As much of the message as there is room for, at least some unless `now`; 0: there is no room.
+// Sends as much of the message as there is room for; unless `now`, blocks until there is room for all. 0: no room.
 Result<std::size_t> put(Way& way, const msghdr& message, bool now) {
     std::unique_lock lock(way.sending, std::defer_lock);
     if (now && !lock.try_lock()) {
-        return std::size_t{0};  // somebody waits for room
+        return std::size_t{0};  // another thread waits for room
     }
     if (!now) {
         lock.lock();
@@ -262,7 +262,7 @@ GPUPOOL_INTERPOSED int ioctl(int descriptor, unsigned long request, ...) {
     static auto* const real = gpupool::network::next<int(int, unsigned long, void*)>("ioctl");
     va_list arguments;
     va_start(arguments, request);
-    void* const argument = va_arg(arguments, void*);  // as the C library takes it
+    void* const argument = va_arg(arguments, void*);  // the argument's type in the C library
     va_end(arguments);
     Network* const network = request == SIOCOUTQNSD ? Network::get() : nullptr;
     gpupool::network::Way* const way = network == nullptr ? nullptr : network->way(descriptor);

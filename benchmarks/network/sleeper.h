@@ -1,9 +1,9 @@
-// Sleeping to a moment, without being late and without taking a processor for it.
+// Sleeps until a point in time, precisely and without keeping a processor busy.
 //
-// The kernel wakes a sleeper late, by a few microseconds to more than fifty, as the machine is. So the last of the time
-// is looked away where processors are to spare: twice as much of it as the kernel has lately been late.
+// The kernel wakes a sleeper late, by a few microseconds to more than fifty, depending on the machine. So where
+// processors are to spare the sleeper spins at the end, for twice the kernel's recent lateness.
 //
-// Ownership: none. Threads: a Sleeper is used by one thread. Units: in the types. Errors: none.
+// Ownership: none. Threads: one per Sleeper. Units: in the types. Errors: none.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@ using Clock = transport::Clock;
 class Sleeper {
   public:
     void until(Clock::time_point when) noexcept;
-    // Asks `look` until it says true, for at most `budget`, with naps between that leave it awake in `in_time` after
-    // what it looks for came; its last answer.
+    // Polls `condition` for at most `budget`, and naps in between, short enough to be awake within `in_time` of the
+    // event. Returns its last value.
     template <class Condition>
     bool poll_for(Condition condition, Clock::duration budget, Clock::duration in_time) {
         for (const auto begin = Clock::now(); Clock::now() - begin < budget; nap(in_time / 2 - lateness_)) {
@@ -34,10 +34,10 @@ class Sleeper {
     // Wakes a little after `when`.
     void sleep_until(Clock::time_point when) noexcept;
     void nap(Clock::duration time) noexcept;
-    // No sleep, since the kernel is too late for it: that is tried again after a while.
+    // Used when a sleep would end too late. The estimate decays, so that sleeping is tried again after a while.
     void forget() noexcept { lateness_ -= lateness_ / kForget; }
 
-    Clock::duration lateness_{0};  // of the kernel, smoothed
+    Clock::duration lateness_{0};  // the kernel's, smoothed
 };
 
 }  // namespace gpupool::network

@@ -1,5 +1,5 @@
-// The ways to notice that a kernel is complete: what the worker, which must not block, has to choose from. Natively
-// these are the driver's own costs.
+// The ways to detect that a kernel is complete, among which the worker chooses, because it must not block. On a local
+// GPU these are the driver's own costs.
 #include <benchmark/benchmark.h>
 
 #include <atomic>
@@ -24,7 +24,7 @@ CUresult query_stream(const Driver& d) {
     return d.cuStreamQuery(d.stream);
 }
 
-// `notice` returns when the kernel that was launched before it is complete.
+// `notice` returns when the kernel launched before it is complete.
 template <class Notice>
 void completion(benchmark::State& state, Notice notice) {
     const Driver& d = driver();
@@ -56,7 +56,7 @@ void completion_by_event_query(benchmark::State& state) {
     });
 }
 
-// What kernels print is written out by a call that synchronizes.
+// A call that synchronizes writes out what kernels print.
 void completion_by_event_query_and_synchronize(benchmark::State& state) {
     completion(state, [](const Driver& d) {
         record(d);
@@ -69,7 +69,7 @@ void completion_by_stream_query(benchmark::State& state) {
     completion(state, [](const Driver& d) { until_ready(query_stream, d); });
 }
 
-// The GPU writes a word that the processor looks at.
+// The GPU writes a word that the processor polls.
 void completion_by_written_value(benchmark::State& state) {
     void* memory = nullptr;
     ok(driver().cuMemAllocHost_v2(&memory, sizeof(unsigned)), "cuMemAllocHost");

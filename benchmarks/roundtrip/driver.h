@@ -1,6 +1,6 @@
-// The driver that the process finds as libcuda.so.1: natively NVIDIA's, below `gpupool run` gpupool's.
+// The process's libcuda.so.1: NVIDIA's natively, gpupool's under `gpupool run`.
 //
-// Errors: driver() and ok() end the program, since a benchmark of failing calls means nothing.
+// Errors: driver() and ok() end the program, since benchmarks of failing calls are meaningless.
 #pragma once
 
 #include <cuda.h>
@@ -24,16 +24,16 @@ struct Driver {
 #undef GP_MEMBER
     CUstream stream = nullptr;
     CUevent event = nullptr;
-    CUfunction nothing = nullptr;  // a kernel that does nothing
-    CUdeviceptr memory = 0;        // of kMemoryBytes
+    CUfunction nothing = nullptr;  // an empty kernel
+    CUdeviceptr memory = 0;        // kMemoryBytes of device memory
 };
 inline constexpr std::size_t kMemoryBytes = 256u << 20;
 
 // Initialises device 0 and makes its primary context current, once.
 const Driver& driver();
-// The kernel that does nothing, into the stream.
+// Launches the empty kernel in the stream.
 CUresult launch(const Driver& driver);
-// The same with its arguments in one piece, as a worker launches.
+// The same with packed arguments, as a worker launches.
 CUresult launch_packed(const Driver& driver);
 void ok(CUresult result, const char* what);
 

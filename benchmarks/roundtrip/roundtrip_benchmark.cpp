@@ -1,5 +1,5 @@
-// What calls cost their caller, through whatever driver the process finds: answered in the client, sent and not waited
-// for, and with a round trip. The raw transports' ping-pong beside them (raw_benchmark.cpp) is the limit.
+// The caller's cost of calls through any driver: answered locally, deferred, and with a round trip. The transports' own
+// ping-pong (raw_benchmark.cpp) is the lower limit.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace gpupool::benchmarks {
 namespace {
 
-// So that deferred work is timed as it is handed over and never as it waits for room.
+// Few enough that deferred work never waits for room, so only the hand-over is timed.
 constexpr int kInFlight = 256;
 
 template <class Work>
@@ -59,7 +59,7 @@ void event_record_deferred(benchmark::State& state) {
     deferred(state, [](const Driver& d) { return d.cuEventRecord(d.event, d.stream); });
 }
 
-// Of an event that the program has asked for before, as one does that polls.
+// For an event that the program has queried before, as a polling program does.
 void event_record_polled(benchmark::State& state) {
     const Driver& d = driver();
     for (int i = 0; i < 4; ++i) {
@@ -80,7 +80,7 @@ void launch_and_synchronize(benchmark::State& state) {
     }
 }
 
-// Where everybody sleeps by the time that it begins.
+// When all threads are asleep at its start.
 void launch_and_synchronize_after_pause(benchmark::State& state) {
     const Driver& d = driver();
     for (auto _ : state) {
@@ -99,7 +99,7 @@ void synchronize_idle(benchmark::State& state) {
     }
 }
 
-// Of a context with streams that were used once.
+// For a context with streams that were used once.
 void synchronize_idle_context(benchmark::State& state) {
     const Driver& d = driver();
     std::vector<CUstream> streams(static_cast<std::size_t>(state.range(0)));
@@ -117,7 +117,7 @@ void synchronize_idle_context(benchmark::State& state) {
     }
 }
 
-// A launch when the caller never stops: what the server's driver takes for one, at best.
+// Launches from a caller that never pauses; the server's driver sets the limit.
 template <CUresult launch_one(const Driver&)>
 void launches(benchmark::State& state) {
     constexpr int kLaunches = 20'000;
@@ -137,7 +137,7 @@ void launch_sustained_packed(benchmark::State& state) {
     launches<launch_packed>(state);
 }
 
-// How fast the GPU alone gets through launches that lie ready for it: no launch_sustained is faster.
+// How fast the GPU alone executes queued launches, which is the limit of launch_sustained.
 void launches_on_gpu(benchmark::State& state) {
     const auto launches = static_cast<int>(state.range(0));
     const Driver& d = driver();
@@ -152,7 +152,7 @@ void launches_on_gpu(benchmark::State& state) {
         for (int i = 0; i < launches; ++i) {
             ok(launch(d), "cuLaunchKernel");
         }
-        // Forwarded as well all of them are with the driver then, but for what other threads are to give it.
+        // After this round trip all launches have been issued, except those that issuers still make.
         std::size_t free = 0, total = 0;
         ok(d.cuMemGetInfo_v2(&free, &total), "cuMemGetInfo");
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -165,7 +165,7 @@ void launches_on_gpu(benchmark::State& state) {
     ok(d.cuStreamDestroy_v2(gate), "cuStreamDestroy");
 }
 
-// `work` of several threads, each with a stream of its own, `times` each.
+// Runs `work` in several threads, each with its own stream, `times` each.
 template <class Work>
 void by_threads(benchmark::State& state, int times, Work work) {
     const Driver& d = driver();
@@ -217,7 +217,7 @@ void event_query(benchmark::State& state) {
     }
 }
 
-// Of one that has been recorded and not come: the stream waits for a word.
+// For an event whose record is not reached: the stream waits for a word.
 void event_query_pending(benchmark::State& state) {
     const Driver& d = driver();
     CUstream gate = nullptr;
@@ -231,7 +231,7 @@ void event_query_pending(benchmark::State& state) {
         came = d.cuEventQuery(d.event) != CUDA_ERROR_NOT_READY || came;
     }
     if (came) {
-        state.SkipWithError("the event came although its stream waits");
+        state.SkipWithError("the event is complete although its stream waits");
     }
     ok(d.cuStreamWriteValue32_v2(gate, d.memory, 1, 0), "cuStreamWriteValue32");
     ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
@@ -280,7 +280,7 @@ class Graph {
     CUgraphExec executable_ = nullptr;
 };
 
-// Replays when the caller never stops.
+// Replays from a caller that never pauses.
 void graph_replay(benchmark::State& state) {
     constexpr int kReplays = 100;
     const Driver& d = driver();
@@ -303,7 +303,7 @@ void graph_launch_and_synchronize(benchmark::State& state) {
     }
 }
 
-// What copies carry: nothing that could be made smaller on its way, where that is not the point.
+// The copied data: not compressible, unless compression is measured.
 constexpr std::uint64_t kAllBits = ~std::uint64_t{0};
 constexpr std::uint64_t kHalfOfTheBits = 0x0f0f0f0f0f0f0f0f;
 
@@ -346,7 +346,7 @@ void copy_to_host(benchmark::State& state) {
     download(state, filled(static_cast<std::size_t>(state.range(0))));
 }
 
-// Over a line that is slow these may be faster.
+// On a slow line these may be faster.
 void copy_compressible_to_device(benchmark::State& state) {
     upload(state, filled(static_cast<std::size_t>(state.range(0)), kHalfOfTheBits));
 }
@@ -355,7 +355,7 @@ void copy_compressible_to_host(benchmark::State& state) {
     download(state, filled(static_cast<std::size_t>(state.range(0)), kHalfOfTheBits));
 }
 
-// Pinned memory, written to once before: pages that nobody has touched cost their own time.
+// Pinned memory, written once before, since the first access to a page takes extra time.
 class Pinned {
   public:
     Pinned(const Driver& d, std::size_t bytes) : driver_(d) {
@@ -403,7 +403,7 @@ void copy_to_pinned(benchmark::State& state) {
     copy_from_device_to(state, data.data());
 }
 
-// The program's own pages, which were registered.
+// The program's own pages, registered.
 class Registered {
   public:
     Registered(const Driver& d, std::size_t bytes) : driver_(d), data_(std::aligned_alloc(kPageBytes, bytes)) {

@@ -1,7 +1,7 @@
-// How many PTX instructions the interpreter executes per second on one core: each thread's instruction counts as one,
-// as PTX defines it. One block runs on one core, so that a kernel of one block measures one core.
+// How many PTX instructions per second the interpreter executes on one core. Each thread's instruction counts as one,
+// as PTX defines it. One block runs on one core, so a kernel of one block measures one core.
 //
-// Argument: threads of the block. 1 is the worst case, one lane of a warp; 32 and more have their warps full.
+// Argument: threads of the block. 1 is the worst case, one lane of a warp; from 32 on warps are full.
 #include <benchmark/benchmark.h>
 #include <dlfcn.h>
 
@@ -34,7 +34,7 @@ void check(CUresult result, const char* what) {
     std::exit(1);
 }
 
-// Sixteen instructions of a kind and a loop's three around them: unrolled code as nvcc makes it.
+// Sixteen instructions of a kind and a loop's three around them, like unrolled code from nvcc.
 struct Loop {
     const char* registers;
     const char* start;
@@ -43,7 +43,7 @@ struct Loop {
     std::uint64_t body_instructions;
 };
 
-constexpr Loop integer_loop{
+constexpr Loop kIntegerLoop{
     "", "mov.u32 %r1, 1; mov.u32 %r2, 77; mov.u32 %r3, 13; mov.u32 %r4, 99;",
     "add.s32 %r1, %r1, %r2; xor.b32 %r2, %r2, %r3; mad.lo.s32 %r3, %r1, 17, %r2; shl.b32 %r4, %r3, 3;"
     "sub.s32 %r1, %r4, %r1; and.b32 %r2, %r2, 65535; add.s32 %r2, %r2, %r4; shr.u32 %r5, %r1, 7;"
@@ -51,7 +51,7 @@ constexpr Loop integer_loop{
     "min.s32 %r5, %r1, %r2; add.s32 %r3, %r5, %r4; shl.b32 %r5, %r3, 1; sub.s32 %r4, %r5, %r2;",
     "st.global.u32 [%rd1], %r4;", 16};
 
-constexpr Loop float_loop{
+constexpr Loop kFloatLoop{
     ".reg .f32 %f<6>;",
     "mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f3F000000; mov.f32 %f3, 0f3E000000; mov.f32 %f4, 0f40000000;",
     "fma.rn.f32 %f1, %f1, %f2, %f3; add.f32 %f4, %f4, %f1; mul.f32 %f5, %f4, %f2; sub.f32 %f3, %f5, %f1;"
@@ -60,7 +60,7 @@ constexpr Loop float_loop{
     "fma.rn.f32 %f2, %f3, %f2, %f2; min.f32 %f4, %f4, %f3; mul.f32 %f1, %f1, %f2; add.f32 %f3, %f3, %f4;",
     "st.global.f32 [%rd1], %f3;", 16};
 
-constexpr Loop memory_loop{
+constexpr Loop kMemoryLoop{
     "", "mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; mov.u32 %r2, 0;",
     "ld.global.u32 %r3, [%rd3]; add.s32 %r2, %r2, %r3; st.global.u32 [%rd3], %r2; ld.global.u32 %r4, [%rd3];", "", 4};
 
@@ -99,13 +99,13 @@ void run(benchmark::State& state, const Loop& loop) {
 }
 
 void integer(benchmark::State& state) {
-    run(state, integer_loop);
+    run(state, kIntegerLoop);
 }
 void real(benchmark::State& state) {
-    run(state, float_loop);
+    run(state, kFloatLoop);
 }
 void memory(benchmark::State& state) {
-    run(state, memory_loop);
+    run(state, kMemoryLoop);
 }
 
 BENCHMARK(integer)->Arg(1)->Arg(8)->Arg(32)->Arg(256)->UseRealTime();

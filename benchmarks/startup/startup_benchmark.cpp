@@ -1,12 +1,12 @@
-// How long a program takes from its start to its first kernel's result, and where that time goes.
+// The time from a program's start to its first kernel's result, and its parts.
 //
 //   gpupool_startup_benchmark [RUNS [IMAGE_BYTES [PAUSE_MS]]]
 //
-// Each run is a process of its own, one after the other, `PAUSE_MS` apart (in which a server may prepare the next
-// worker). Its code image is PTX text of about `IMAGE_BYTES`, the same in all runs; most of it is a comment. A row
-// gives the milliseconds since the process was asked for.
+// Each run is its own process, one after the other, `PAUSE_MS` apart (so that a server can prepare the next worker).
+// Its code image is PTX text of about `IMAGE_BYTES`, mostly a comment, and the same in all runs. A row gives the
+// milliseconds since the process was started.
 //
-// Errors: a failing call ends the program, since a benchmark of failing calls means nothing.
+// Errors: a failing call ends the program, since benchmarks of failing calls are meaningless.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <spawn.h>
@@ -92,7 +92,7 @@ int run_once(std::size_t image_bytes) {
     return value == 42 ? 0 : 1;
 }
 
-// What one run says of itself, in milliseconds since `start_ns`.
+// The times of one run as it reports them, in milliseconds since `start_ns`.
 Times measure(const char* self, const std::string& image_bytes) {
     int ends[2];
     if (pipe(ends) != 0) {

@@ -1,4 +1,4 @@
-// The same as raw_benchmark.cpp, over channels; and what an append costs its caller.
+// The benchmarks of raw_benchmark.cpp over channels, and an append's cost for its caller.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 using wire::Channel;
 using wire::FrameType;
 
-// Counts what arrives.
+// Counts received bytes.
 class Counter final : public wire::Receiver {
   public:
     explicit Counter(std::size_t landing_bytes = 0) : landing_(landing_bytes) {}
@@ -46,7 +46,7 @@ class Counter final : public wire::Receiver {
     std::uint64_t bytes_ = 0;
 };
 
-// Answers every commands frame with as large a replies frame, from the thread that reads.
+// Answers every frame of commands with an equally large frame of replies, on the receiving thread.
 class Echo final : public wire::Receiver {
   public:
     std::span<std::byte> bulk_destination(std::uint64_t, std::uint64_t, std::size_t) override { return {}; }
@@ -108,7 +108,7 @@ void channel_bulk(benchmark::State& state, Kind kind) {
     there.close();
 }
 
-// Two channels that the threads of one benchmark share.
+// Two channels that all threads of one benchmark share.
 struct SharedChannels {
     explicit SharedChannels(
         std::pair<std::unique_ptr<transport::Connection>, std::unique_ptr<transport::Connection>> ends)
@@ -124,14 +124,14 @@ struct SharedChannels {
     Channel here, there;
 };
 
-// What a deferred call costs the channel: a stream of small records, as launches are, appended by one thread or by
-// several. What one costs its caller when the other side keeps up.
+// The channel's cost of a deferred call: a stream of small records, as launches are, appended by one or more threads,
+// while the other side keeps up.
 void channel_append(benchmark::State& state, Kind kind) {
     static std::unique_ptr<SharedChannels> shared;
     if (state.thread_index() == 0) {
         shared = std::make_unique<SharedChannels>(connected_pair(kind));
     }
-    for (auto _ : state) {  // its first turn waits for all threads, as does its end
+    for (auto _ : state) {  // its start waits for all threads, as does its end
         if (!append_record(shared->here)) {
             state.SkipWithError("the channel failed");
             break;
@@ -146,7 +146,7 @@ void channel_append(benchmark::State& state, Kind kind) {
     }
 }
 
-// The same where each is sent by the thread that appends it.
+// The same when the appending thread sends each record.
 void channel_send(benchmark::State& state, Kind kind) {
     SharedChannels shared(connected_pair(kind));
     for (auto _ : state) {

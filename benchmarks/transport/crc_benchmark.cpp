@@ -1,4 +1,4 @@
-// The checksum that every payload byte goes through, twice.
+// The checksum, which every payload byte goes through twice.
 #include <benchmark/benchmark.h>
 
 #include <vector>

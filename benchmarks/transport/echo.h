@@ -1,4 +1,4 @@
-// The two ends that the benchmarks drive, and the far end's threads.
+// The two ends that the benchmarks use, and the far end's threads.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ using Ends = std::pair<std::unique_ptr<transport::Connection>, std::unique_ptr<t
 
 enum class Kind { tcp, shm, inproc };
 
-// A connected pair on this machine; ends the program when that fails.
+// A connected pair on this machine; ends the program on an error.
 Ends connected_pair(Kind kind);
 
 }  // namespace gpupool::benchmarks

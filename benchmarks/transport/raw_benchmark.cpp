@@ -1,4 +1,4 @@
-// The transports by themselves: what a channel over them is compared with.
+// The bare transports, as the reference for channels over them.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ void raw_bulk(benchmark::State& state, Kind kind) {
     sink.join();
 }
 
-// So many connections at once, each with its share of the data and a thread at either end: what lanes cannot exceed.
+// Several connections at once, each with its share of the data and a thread at either end; the upper limit for lanes.
 void raw_bulk_striped(benchmark::State& state, Kind kind) {
     const auto count = static_cast<std::size_t>(state.range(0));
     const auto bytes = static_cast<std::size_t>(state.range(1));

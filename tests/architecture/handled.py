@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every function of gpupool::client::entry is one that its line of the call table sends calls to: others would never run."""
+"""Checks that the call table dispatches to every function of gpupool::client::entry; others would never run."""
 
 import argparse
 import re
@@ -11,7 +11,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", required=True, help="protocol/calls/table.def")
     parser.add_argument("--nm", default="nm")
-    parser.add_argument("libraries", nargs="+", help="the client's, static")
+    parser.add_argument("libraries", nargs="+", help="the client's static libraries")
     options = parser.parse_args()
 
     handled = set()
@@ -28,7 +28,7 @@ def main() -> int:
     unreached = sorted(defined - handled)
     for symbol in unreached:
         print(f"{symbol}: client/calls/ defines it, but its line of the table is neither local, handled nor composed")
-    print(f"{len(defined)} functions, {len(handled)} lines of the table that want one")
+    print(f"{len(defined)} functions, {len(handled)} lines of the table that need one")
     return 1 if unreached or not defined or not handled else 0
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Holds every include against the table of folders in ARCHITECTURE.md: its column "may use" is a rule.
+"""Checks every include against the column "may use" of the table of folders in ARCHITECTURE.md.
 
     may_use.py [--source DIR]
 
-An entry is a folder ("common/") or a pattern of files ("client/config.*"); the longest that fits a file is its own. A
-folder that may use another may use what that one may use.
+An entry is a folder ("common/") or a pattern of files ("client/config.*"); the longest entry that matches a file
+applies. A folder that may use another may also use what that one may use.
 """
 
 import argparse
@@ -18,7 +18,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
 def read_table(text):
-    """{entry: what it may use directly}; None stands for everything."""
+    """{entry: entries that it may use directly}; None stands for everything."""
     rules = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What benchmarks/run refuses before it measures, which results join into one, and which goals are drawn."""
+"""Which arguments benchmarks/run refuses before it measures, which results are joined, and which goals are drawn."""
 
 import importlib.machinery
 import importlib.util
@@ -16,7 +16,7 @@ BOTH_WAYS = {"native": [[10.0, "us"]], "forwarded": [[12.0, "us"]]}
 
 
 def result(section="TCP", device="H100", goals=None, ways=None):
-    """Of one row, in one section."""
+    """A result with one row in one section."""
     return {"title": "", "made": [], "software": False, "driver": "", "device": device,
             "sections": [{"name": section, "transport": "tcp", "network": None, "goals": goals or {},
                           "rows": {"add_": ways or BOTH_WAYS}}]}
@@ -47,18 +47,18 @@ class Results(unittest.TestCase):
         return subprocess.run([sys.executable, "-B", BENCHMARKS / program, *arguments], capture_output=True, text=True)
 
     def refused(self, *arguments):
-        """The line that says why, of a run in which nothing was measured."""
+        """The error message of a run that measures nothing."""
         done = self.call("run", self.folder, *arguments)
         self.assertEqual(done.returncode, 2, done.stderr)
         return done.stderr.splitlines()[-1]
 
-    def test_run_asks_first_where_the_results_can_be_written(self):
+    def test_run_checks_first_that_the_results_can_be_written(self):
         for option in ("--output", "--json"):
             self.assertIn("nowhere/x cannot be written", self.refused(option, self.folder / "nowhere/x"))
             self.assertIn("cannot be written", self.refused(option, self.folder))
         self.assertIn("the figures go there", self.refused("--output", self.folder / "x.json"))
 
-    def test_run_asks_first_what_it_is_to_compare_with(self):
+    def test_run_checks_first_the_result_to_compare_with(self):
         for against in (self.folder / "nothing", self.write("list", []), self.write("other", {"sections": [1]})):
             self.assertIn("is no result", self.refused("--software", "--against", against))
 
@@ -67,7 +67,7 @@ class Results(unittest.TestCase):
         return self.call("join", *files, "--output", self.folder / "joined.json")
 
     def joined(self, *results):
-        """The line of its table, and its sections."""
+        """The joined table's line, and its sections."""
         done = self.join(*results)
         self.assertEqual(done.returncode, 0, done.stderr)
         line = next(line for line in done.stdout.splitlines() if line.startswith("| add_"))
@@ -96,7 +96,7 @@ class Results(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual((self.folder / "plot.svg").read_text().count('class="goal"'), len(goals))
 
-    def test_the_goals_are_those_of_a_gpu_near_by(self):
+    def test_goals_apply_to_gpus_at_a_short_distance(self):
         run = load("run")
         for transport, rtt, device, goal in (("shm", None, "H100", 16), ("tcp", None, "H100", 30), ("tcp", "100us", "H100", None),
                                              ("tcp", None, run.SOFTWARE_GPU, None)):

@@ -20,7 +20,7 @@ for file in bin/gpupoold bin/gpupool bin/gpupool-worker lib/gpupool/libcuda.so.1
 done
 "$root/scripts/check-glibc" "$work/made"
 
-# Made anew over itself, but never over something else.
+# Replaces an earlier bundle, but nothing else.
 mkdir "$work/other"
 echo precious >"$work/other/file"
 ! "$root/scripts/bundle" "$work/other" 2>/dev/null || fail "it took the place of a folder that is no bundle"

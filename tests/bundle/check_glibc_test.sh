@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/check-glibc accepts what it should and names what it should not: judged on libraries made here, against a
+# scripts/check-glibc accepts portable libraries and names the offences of others, which are made here with a
 # stand-in for a glibc of the future.
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -13,7 +13,7 @@ fail() {
     exit 1
 }
 
-# expect_refusal FOLDER PATTERN: the check fails, and its output says PATTERN.
+# expect_refusal FOLDER PATTERN: the check fails, and its output matches PATTERN.
 expect_refusal() {
     local output
     if output="$("$root/scripts/check-glibc" "$1" 2>&1)"; then
@@ -35,7 +35,7 @@ END
 gcc -shared -fPIC -nostdlib future/libc.c -o future/libc.so.6 -Wl,-soname,libc.so.6 -Wl,--version-script=future/libc.map
 echo 'void foreign(void) {}' | gcc -shared -fPIC -nostdlib -x c - -o future/libforeign.so -Wl,-soname,libforeign.so.3
 
-# library FOLDER FUNCTION: FOLDER/library.so calls FUNCTION of the stand-ins.
+# library FOLDER FUNCTION: makes FOLDER/library.so, which calls FUNCTION of the stand-ins.
 library() {
     echo "void $2(void); void call(void) { $2(); }" |
         gcc -shared -fPIC -nostdlib -x c - -o "$1/library.so" -x none future/libc.so.6 -Wl,--as-needed future/libforeign.so

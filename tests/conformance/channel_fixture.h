@@ -1,4 +1,4 @@
-// A Receiver that records, and what channel tests share.
+// A Receiver that records what it receives, and other helpers of the channel tests.
 #pragma once
 
 #include <chrono>
@@ -19,14 +19,14 @@ inline constexpr std::chrono::seconds kTimeout{60};
 
 class Recorder final : public wire::Receiver {
   public:
-    // Where transfer `transfer` of `bytes` lands.
+    // Announces transfer `transfer` of `bytes`; returns the buffer that its data is written to.
     std::vector<std::byte>& expect_transfer(std::uint64_t transfer, std::size_t bytes);
 
     // on_frame waits until let_go().
     void hold();
     void let_go();
 
-    // Each waits until its condition holds; false when it took too long.
+    // Each waits until its condition holds, and returns false on a timeout.
     bool wait_frames(std::size_t count);
     bool wait_bulk_bytes(std::uint64_t bytes);
     bool wait_closed(std::size_t times = 1);

@@ -1,4 +1,5 @@
-// A peer that sends what it may not: every case ends the session with an error that says so, and nothing worse.
+// A hostile peer that violates the protocol. In every case the session ends with an error that names the violation, and
+// nothing else happens.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@ using wire::FrameType;
 
 using Bytes = std::vector<std::byte>;
 
-// The bytes of a frame, as a peer would send it that computes its CRCs well.
+// The bytes of a frame whose CRCs are right, as a hostile peer would compute them.
 Bytes frame_bytes(FrameHeader header, std::span<const std::byte> payload) {
     header.payload_bytes = static_cast<std::uint32_t>(payload.size());
     header.payload_crc = wire::payload_crc(header.type, payload);
@@ -36,7 +37,7 @@ Bytes header_only(const FrameHeader& header) {
     return {encoded.begin(), encoded.end()};
 }
 
-// Overwrites bytes of a header and makes its CRC right again.
+// Overwrites bytes of a header and corrects its CRC.
 Bytes patched(Bytes bytes, std::size_t at, std::uint16_t value) {
     std::memcpy(bytes.data() + at, &value, sizeof(value));
     const std::uint32_t crc = wire::crc32c(std::span<const std::byte>(bytes).first(32));
@@ -44,7 +45,8 @@ Bytes patched(Bytes bytes, std::size_t at, std::uint16_t value) {
     return bytes;
 }
 
-class HostilePeer : public ::testing::TestWithParam<bool> {  // whether the channel may resume: no help against malice
+// whether the channel may resume, which must not help a hostile peer
+class HostilePeer : public ::testing::TestWithParam<bool> {
   protected:
     void SetUp() override {
         auto [here, there] = transport::inproc::make_pair(1u << 20);
@@ -60,7 +62,8 @@ class HostilePeer : public ::testing::TestWithParam<bool> {  // whether the chan
         (void)peer_->send(buffers);  // the channel may have ended already
     }
 
-    // The session is over, for this reason; a resumable one goes on where only the connection was at fault.
+    // Expects the channel to have ended with this error. Where only the connection was at fault, a resumable channel
+    // stays open.
     void expect_end(ErrorCode code, const std::string& words, bool connection_only = false) {
         ASSERT_TRUE(recorder_.wait_closed());
         EXPECT_EQ(recorder_.cause()->code, code) << recorder_.cause()->message;
@@ -74,7 +77,7 @@ class HostilePeer : public ::testing::TestWithParam<bool> {  // whether the chan
     std::unique_ptr<wire::Channel> channel_;
 };
 
-TEST_P(HostilePeer, WellFormedFrameIsTaken) {  // so that the tests below fail for their own reason
+TEST_P(HostilePeer, WellFormedFrameIsAccepted) {  // shows that the tests below do not fail for another reason
     send(frame_bytes({.sequence = 1, .type = FrameType::control}, pattern(24, 1)));
     ASSERT_TRUE(recorder_.wait_frames(1));
     EXPECT_TRUE(channel_->error().ok());
@@ -150,7 +153,7 @@ TEST_P(HostilePeer, HandshakeInSession) {
     expect_end(ErrorCode::invalid_input, "handshake");
 }
 
-TEST_P(HostilePeer, AcknowledgesWhatWasNeverSent) {
+TEST_P(HostilePeer, AcknowledgementOfUnsentFrame) {
     send(frame_bytes({.acknowledged = 9, .type = FrameType::ack}, {}));
     expect_end(ErrorCode::invalid_input, "acknowledged");
 }
@@ -165,7 +168,7 @@ TEST_P(HostilePeer, GoodbyeWithPayload) {
     expect_end(ErrorCode::invalid_input, "goodbye");
 }
 
-TEST_P(HostilePeer, BulkThatNobodyAnnounced) {
+TEST_P(HostilePeer, BulkOfUnannouncedTransfer) {
     wire::BulkHeader bulk{5, 0};
     Bytes payload(sizeof(bulk) + 100);
     std::memcpy(payload.data(), &bulk, sizeof(bulk));

@@ -1,5 +1,6 @@
-// Who waits receives itself, where the transport lets it: nothing gets lost, doubled or out of order between those who
-// look and the channel's own reader, and an end is reported as ever. Where it cannot, looking changes nothing.
+// Threads that poll a channel receive its frames themselves, where the transport supports that. No frame may be lost,
+// duplicated or reordered between polling threads and the channel's own reader, and the end of the channel is still
+// reported. Where the transport does not support it, polling changes nothing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 using wire::Channel;
 
-class Looks : public ::testing::TestWithParam<Transport> {
+class Polling : public ::testing::TestWithParam<Transport> {
   protected:
     [[nodiscard]] static Ends ends() { return GetParam().connected_pair(); }
 
@@ -27,8 +28,8 @@ class Looks : public ::testing::TestWithParam<Transport> {
     }
 };
 
-// Each answer is taken by who waits for it, or by the reader once that has given up for the moment.
-TEST_P(Looks, RoundTripsByWhoWaits) {
+// The waiting thread receives each answer, or the reader does once the thread has stopped polling.
+TEST_P(Polling, PollingThreadsReceiveTheirAnswers) {
     ChannelPair pair(ends());
     constexpr std::uint64_t kCount = 300;
     std::thread server([&] {
@@ -58,8 +59,9 @@ TEST_P(Looks, RoundTripsByWhoWaits) {
     expect_words(pair.client_side, kCount);
 }
 
-// Several look and cease to all the time, beside the reader, while records and data come without a pause.
-TEST_P(Looks, ManyLookWhileMuchComes) {
+// Several threads start and stop polling all the time, beside the reader, under a continuous load of records and bulk
+// data.
+TEST_P(Polling, SeveralThreadsPollUnderLoad) {
     wire::Limits limits;
     limits.retained_bytes = 256u << 10;
     ChannelPair pair(ends(), limits);
@@ -68,9 +70,9 @@ TEST_P(Looks, ManyLookWhileMuchComes) {
     const auto data = pattern(kData, 3);
     auto& landed = pair.server_side.expect_transfer(1, kData);
     std::atomic<bool> over{false};
-    std::vector<std::thread> lookers;
+    std::vector<std::thread> pollers;
     for (int i = 0; i < 3; ++i) {
-        lookers.emplace_back([&, i] {
+        pollers.emplace_back([&, i] {
             while (!over) {
                 Channel::PollingReceiver receiver(pair.server);
                 for (int n = 0; n < 10 << i; ++n) receiver.poll();
@@ -84,12 +86,12 @@ TEST_P(Looks, ManyLookWhileMuchComes) {
     EXPECT_TRUE(pair.server_side.wait_bulk_bytes(kData));
     expect_words(pair.server_side, kCount);
     over = true;
-    for (auto& looker : lookers) looker.join();
+    for (auto& poller : pollers) poller.join();
     EXPECT_EQ(landed, data);
 }
 
-// The reader slept while somebody looked, and nobody looks any more.
-TEST_P(Looks, WhatComesAfterwardsIsTheReaders) {
+// The reader slept while a thread polled; it takes over when no thread polls any more.
+TEST_P(Polling, FramesAfterThePollGoToTheReader) {
     ChannelPair pair(ends());
     for (std::uint64_t i = 0; i < 30; ++i) {
         {
@@ -99,7 +101,7 @@ TEST_P(Looks, WhatComesAfterwardsIsTheReaders) {
             if (i % 3 == 0) {
                 ASSERT_TRUE(append_word(pair.client, i).ok());
             }
-            if (i % 6 == 0) std::this_thread::sleep_for(1ms);  // it has come, and is not taken
+            if (i % 6 == 0) std::this_thread::sleep_for(1ms);  // the record has arrived and is not yet received
         }
         if (i % 3 != 0) {
             ASSERT_TRUE(append_word(pair.client, i).ok());
@@ -109,11 +111,11 @@ TEST_P(Looks, WhatComesAfterwardsIsTheReaders) {
     expect_words(pair.server_side, 30);
 }
 
-// The reader leaves it to those who look again and again, until they cease to.
-TEST_P(Looks, AReaderThatLeftItToOthersComesBack) {
+// While threads poll again and again the reader lets them receive; it resumes when they stop.
+TEST_P(Polling, ReaderResumesWhenPollingStops) {
     ChannelPair pair(ends());
     for (std::uint64_t i = 0; i < 6; i += 2) {
-        ASSERT_TRUE(append_word(pair.client, i).ok());  // which wakes it
+        ASSERT_TRUE(append_word(pair.client, i).ok());  // wakes the reader
         for (int n = 0; n < 300; ++n) {
             Channel::PollingReceiver receiver(pair.server);
             receiver.poll();
@@ -124,7 +126,7 @@ TEST_P(Looks, AReaderThatLeftItToOthersComesBack) {
     }
 }
 
-// The first frame of a session, as it travels: 64 bytes of commands.
+// The first frame of a session as it is on the wire: 64 bytes of commands.
 std::vector<std::byte> first_frame() {
     const std::vector<std::byte> payload(64);
     wire::FrameHeader fields;
@@ -144,8 +146,8 @@ Status send_all(transport::Connection& to, std::span<const std::byte> bytes) {
     return to.send(std::span(&all, 1));
 }
 
-// A frame of which only a part is here is the reader's: who looks is not kept.
-TEST_P(Looks, HalfAFrameKeepsNobody) {
+// A frame that has arrived only in part is left to the reader, so that poll() does not block.
+TEST_P(Polling, PartialFrameDoesNotBlockPoll) {
     auto [peer, ours] = ends();
     Recorder recorder;
     Channel channel(std::move(ours), recorder);
@@ -154,13 +156,13 @@ TEST_P(Looks, HalfAFrameKeepsNobody) {
     const std::span<const std::byte> bytes(frame);
     ASSERT_TRUE(send_all(*peer, bytes.first(40)).ok());
     Channel::PollingReceiver receiver(channel);
-    for (int i = 0; i < 1000; ++i) receiver.poll();  // comes back every time
+    for (int i = 0; i < 1000; ++i) receiver.poll();  // returns every time
     EXPECT_TRUE(recorder.frames().empty());
     ASSERT_TRUE(send_all(*peer, bytes.subspan(40)).ok());
-    EXPECT_TRUE(recorder.wait_frames(1)) << "the reader does not wait for who looks no more";
+    EXPECT_TRUE(recorder.wait_frames(1)) << "the reader waits for a thread that stopped polling";
 }
 
-TEST_P(Looks, WhatBreaksTheRulesIsReportedOnceByTheReader) {
+TEST_P(Polling, ViolationIsReportedOnce) {
     auto [peer, ours] = ends();
     Recorder recorder;
     Channel channel(std::move(ours), recorder);
@@ -178,8 +180,8 @@ TEST_P(Looks, WhatBreaksTheRulesIsReportedOnceByTheReader) {
     EXPECT_EQ(recorder.cause()->code, ErrorCode::invalid_input);
 }
 
-// Whoever looks is kept from it, even by waiting for what the reader has yet to see.
-TEST_P(Looks, TheReaderTakesOverFromWhoIsKept) {
+// The polling thread does not call poll(), and even waits for frames that only the reader can receive now.
+TEST_P(Polling, ReaderTakesOverFromBlockedPollingThread) {
     ChannelPair pair(ends());
     const Channel::PollingReceiver receiver(pair.server);
     std::this_thread::sleep_for(2ms);
@@ -189,7 +191,7 @@ TEST_P(Looks, TheReaderTakesOverFromWhoIsKept) {
     }
 }
 
-TEST_P(Looks, AnEndIsReportedWhileSomebodyLooks) {
+TEST_P(Polling, EndIsReportedWhilePolling) {
     ChannelPair pair(ends());
     Channel::PollingReceiver receiver(pair.server);
     ASSERT_TRUE(append_word(pair.client, 0).ok());
@@ -202,7 +204,7 @@ TEST_P(Looks, AnEndIsReportedWhileSomebodyLooks) {
     expect_words(pair.server_side, 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Looks, ::testing::ValuesIn(all_transports()),
+INSTANTIATE_TEST_SUITE_P(All, Polling, ::testing::ValuesIn(all_transports()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

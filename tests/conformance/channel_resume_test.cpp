@@ -1,4 +1,4 @@
-// Broken connections: without resumption the session ends at both ends, with it nothing is lost or doubled.
+// Broken connections. Without resumption the session ends at both ends; with it no frame is lost or duplicated.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,7 +21,7 @@ using wire::Limits;
 
 class BrokenChannels : public ::testing::TestWithParam<Transport> {
   protected:
-    // A pair whose first end has `faults`.
+    // A connected pair whose first end misbehaves as `faults` says.
     [[nodiscard]] static Ends faulty_ends(const Faults& faults) {
         auto ends = GetParam().connected_pair();
         ends.first = transport::faulty::wrap(std::move(ends.first), faults);
@@ -62,8 +62,7 @@ TEST_P(BrokenChannels, DoneRunsOnceWhenCut) {
     EXPECT_EQ(done, 1);
 }
 
-// A flipped bit anywhere in a frame of records (magic, header, payload) is noticed by the receiver, which ends the
-// session.
+// The receiver detects a flipped bit anywhere in a frame of records (magic, header, payload) and ends the session.
 TEST_P(BrokenChannels, CorruptionIsNoticed) {
     for (const std::uint64_t at : {0u, 5u, 12u, 20u, 24u, 27u, 30u, 33u, 38u, 40u, 47u}) {
         Faults faults;
@@ -77,7 +76,7 @@ TEST_P(BrokenChannels, CorruptionIsNoticed) {
     }
 }
 
-// Of a bulk frame, what says whose the data is and where it goes; the BulkHeader begins at byte 40.
+// The headers of a bulk frame say which transfer and offset the data belongs to. The BulkHeader begins at byte 40.
 TEST_P(BrokenChannels, CorruptHeadersOfBulkDataAreNoticed) {
     for (const std::uint64_t at : {5u, 12u, 24u, 30u, 33u, 40u, 47u, 48u, 55u}) {
         Faults faults;
@@ -95,8 +94,8 @@ TEST_P(BrokenChannels, CorruptHeadersOfBulkDataAreNoticed) {
     }
 }
 
-// The data itself is the connection's to guard (frame.h).
-TEST_P(BrokenChannels, BulkDataArrivesAsTheConnectionBringsIt) {
+// No CRC covers bulk data; the connection protects it (frame.h).
+TEST_P(BrokenChannels, DamagedBulkDataArrivesUnchecked) {
     Faults faults;
     faults.corrupt_sent_at = 100'000;
     ChannelPair pair(faulty_ends(faults));
@@ -117,7 +116,7 @@ TEST_P(BrokenChannels, AppendsGoOnWhileBroken) {
     ASSERT_TRUE(append_word(pair.client, 1).ok());
     ASSERT_TRUE(pair.server_side.wait_frames(1));
     auto ends = GetParam().connected_pair();
-    // The server alone takes the new connection first: the client sees its old one end.
+    // The server attaches the new connection first, which makes the client's old one end.
     ASSERT_TRUE(pair.server.attach(std::move(ends.second), pair.client.last_received()).ok());
     ASSERT_TRUE(pair.client_side.wait_closed());
     EXPECT_TRUE(pair.client.error().ok()) << "a break is not an end";
@@ -156,7 +155,7 @@ TEST_P(BrokenChannels, AttachFromOnClosed) {
     server.close();
 }
 
-TEST_P(BrokenChannels, AttachRefusesWhatCannotBe) {
+TEST_P(BrokenChannels, AttachRefusesImpossibleResumePoint) {
     Limits limits;
     limits.resume = true;
     ChannelPair pair(faulty_ends({}), limits);
@@ -169,7 +168,7 @@ TEST_P(BrokenChannels, AttachRefusesWhatCannotBe) {
     ASSERT_TRUE(eventually([&] { return pair.server_side.words().size() == 2; }));
 }
 
-TEST_P(BrokenChannels, CloseWhileBrokenFreesEverybody) {
+TEST_P(BrokenChannels, CloseWhileBrokenWakesWaiters) {
     Limits limits;
     limits.resume = true;
     limits.retained_bytes = 16u << 10;
@@ -189,8 +188,8 @@ TEST_P(BrokenChannels, CloseWhileBrokenFreesEverybody) {
     EXPECT_EQ(pair.client_side.times_closed(), 1u) << "the end of a broken channel was reported again";
 }
 
-// Traffic both ways while the connection is cut again and again at random points, from the sending or receiving side or
-// by damage: what arrives is exactly what was appended.
+// Sends in both directions while the connection breaks again and again at random points: cut while sending or
+// receiving, or damaged. Exactly the appended records must arrive.
 class Reconnecting {
   public:
     Reconnecting(const Transport& transport, std::uint64_t seed) : transport_(transport), random_(seed) {
@@ -205,7 +204,7 @@ class Reconnecting {
         server_->start();
     }
 
-    // Cuts happen by themselves until `calm`.
+    // Random cuts continue until `calm` is set.
     Ends next_ends() {
         auto ends = transport_.connected_pair();
         if (calm_) return ends;
@@ -218,7 +217,7 @@ class Reconnecting {
             case 1: faults.cut_after_received = at; break;
             default: faults.corrupt_sent_at = at; break;
         }
-        // Damage comes from the server's side, which sends no bulk data: of that it would not be noticed.
+        // The server's side causes the damage, because it sends no bulk data, whose damage a channel does not detect.
         auto& end = random_() % 2 && !faults.corrupt_sent_at ? ends.first : ends.second;
         end = transport::faulty::wrap(std::move(end), faults);
         return ends;
@@ -228,7 +227,7 @@ class Reconnecting {
         const auto deadline = transport::Clock::now() + kTimeout;
         while (!finished()) {
             ASSERT_LT(transport::Clock::now(), deadline) << "no end after " << breaks_ << " breaks";
-            // Every connection's end is reported once to each side: more reports than reconnections mean a new break.
+            // Each side reports the end of a connection once, so more reports than reconnections mean a new break.
             if (client_side_.times_closed() <= breaks_ && server_side_.times_closed() <= breaks_) {
                 std::this_thread::sleep_for(200us);
                 continue;
@@ -253,7 +252,7 @@ class Reconnecting {
     bool calm_ = false;
 };
 
-TEST_P(BrokenChannels, ManyCutsLoseAndDoubleNothing) {
+TEST_P(BrokenChannels, ManyCutsLoseAndDuplicateNothing) {
     Reconnecting session(GetParam(), 12345);
     constexpr std::uint64_t kWords = 30'000;
     const auto data = pattern(3u << 20, 4);

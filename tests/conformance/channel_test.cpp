@@ -1,4 +1,4 @@
-// What a Channel promises while its connection works.
+// What a Channel guarantees while its connection works.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -30,12 +30,12 @@ TEST_P(Channels, RecordsArriveInOrder) {
     for (std::uint64_t i = 0; i < kCount; ++i) ASSERT_EQ(words[i], i);
 }
 
-// One order for all threads: a shared counter taken inside `fill` comes out sorted.
+// There is one order for all threads: values of a shared counter that `fill` reads arrive sorted.
 TEST_P(Channels, OneOrderAcrossThreads) {
     ChannelPair pair(ends());
     constexpr int kThreads = 4;
     constexpr std::uint64_t kEach = 3000;
-    std::uint64_t next = 0;  // guarded by the channel's own lock
+    std::uint64_t next = 0;  // guarded by the channel's lock
     std::vector<std::thread> threads;
     for (int t = 0; t < kThreads; ++t) {
         threads.emplace_back([&] {
@@ -94,7 +94,7 @@ TEST_P(Channels, RecordsArePaddedWithZerosAndAligned) {
     }
 }
 
-TEST_P(Channels, LargeRecordsGoWhole) {
+TEST_P(Channels, LargeRecordsAreNotSplit) {
     ChannelPair pair(ends());
     const auto data = pattern(wire::kMaxPayloadBytes, 2);
     const auto append = [&](std::size_t bytes) {
@@ -121,7 +121,7 @@ TEST_P(Channels, WritesCarryManyFrames) {
     ASSERT_TRUE(pair.client.flush().ok());
     const auto counters = pair.client.counters();
     EXPECT_GE(counters.frames_sent, kCount * 8 / 1024);
-    if (by_callers) {  // each sends its own, while the peer keeps up
+    if (by_callers) {  // each thread sends its own record while the peer keeps up
         EXPECT_LE(counters.writes, counters.frames_sent);
     } else {
         EXPECT_LT(counters.writes, counters.frames_sent);
@@ -130,11 +130,12 @@ TEST_P(Channels, WritesCarryManyFrames) {
     ASSERT_TRUE(eventually([&] { return pair.server.counters().bytes_received >= kCount * 8; }));
 }
 
-// Who sends by copying does so one by one only until much is on its way that the peer has not told of.
-TEST(ChannelThatCopies, SendsManyRecordsAtOnceWhereThePeerDoesNotKeepUp) {
+// A producer on a transport that copies sends each record by itself only while little is unacknowledged. Then it
+// batches.
+TEST(CopyingChannel, BatchesRecordsWhenThePeerLags) {
     constexpr std::uint64_t kCount = 10'000;
     for (const Transport& transport : all_transports()) {
-        auto [here, there] = transport.connected_pair();  // nobody reads the other end
+        auto [here, there] = transport.connected_pair();  // the other end is not read
         if (!here->sends_by_copying()) continue;
         Recorder recorder;
         Channel channel(std::move(here), recorder);
@@ -146,13 +147,13 @@ TEST(ChannelThatCopies, SendsManyRecordsAtOnceWhereThePeerDoesNotKeepUp) {
     }
 }
 
-TEST_P(Channels, FullChannelMakesItsProducerWaitAndGoOn) {
+TEST_P(Channels, FullChannelBlocksItsProducerUntilThereIsRoom) {
     Limits limits;
     limits.retained_bytes = 64u << 10;
     limits.frame_bytes = 4u << 10;
     ChannelPair pair(ends(), limits);
     pair.server_side.hold();
-    constexpr std::uint64_t kCount = 60'000;  // 480 kB, and the transports hold a part of it
+    constexpr std::uint64_t kCount = 60'000;  // 480 kB, of which the transports buffer a part
     std::atomic<std::uint64_t> appended{0};
     std::thread producer([&] {
         const auto payload = pattern(4096, 3);
@@ -184,7 +185,7 @@ TEST_P(Channels, BulkArrivesAndReportsOnce) {
     EXPECT_EQ(done, 2) << "nothing to send is done at once";
 }
 
-TEST_P(Channels, CopiedBulkLeavesTheSourceFree) {
+TEST_P(Channels, CopiedBulkReleasesItsSource) {
     ChannelPair pair(ends());
     const auto expected = pattern(3u << 20, 5);
     auto source = expected;
@@ -195,13 +196,15 @@ TEST_P(Channels, CopiedBulkLeavesTheSourceFree) {
     EXPECT_TRUE(landed == expected);
 }
 
-TEST_P(Channels, RecordsGoBetweenThePiecesOfBulk) {
+TEST_P(Channels, RecordsAreSentBetweenPiecesOfBulk) {
     Limits limits;
     limits.retained_bytes = 256u << 10;
-    const auto data = pattern(32u << 20, 6);  // longer than the channel, which may still be in the middle of sending it
+    const auto data = pattern(32u << 20, 6);  // more than the channel buffers, so that its sending may still be under
+                                              // way
     ChannelPair pair(ends(), limits);
     std::size_t between = 0, bulk_bytes = 0;
-    // Once is enough, but on a busy machine this thread may get no turn while the bulk goes.
+    // One record between the pieces is enough. On a busy machine the scheduler may not run this thread during one
+    // transfer.
     for (std::uint64_t transfer = 1; transfer <= 10 && between <= 1; ++transfer) {
         pair.server_side.expect_transfer(transfer, data.size());
         std::atomic<bool> bulk_appended{false};
@@ -240,7 +243,7 @@ TEST_P(Channels, BulkBothWaysWithSmallLimits) {
     EXPECT_TRUE(eventually([&] { return done == 2; }));
 }
 
-// The receiver never says anything itself: its acknowledgements alone must make room.
+// The receiver appends nothing, so its acknowledgements alone must make room.
 TEST_P(Channels, SilentReceiverAcknowledges) {
     Limits limits;
     limits.retained_bytes = 8u << 10;
@@ -252,8 +255,8 @@ TEST_P(Channels, SilentReceiverAcknowledges) {
     EXPECT_GT(pair.server.counters().frames_sent, 0u);
 }
 
-// Far too little to be worth an acknowledgement of its own, and no frame for it to travel with.
-TEST_P(Channels, IdleReceiverAcknowledgesALittle) {
+// One record is too little for an acknowledgement at once, and no outgoing frame can carry one.
+TEST_P(Channels, IdleReceiverAcknowledgesSmallAmounts) {
     ChannelPair pair(ends());
     for (std::uint64_t i = 1; i <= 3; ++i) {
         ASSERT_TRUE(append_word(pair.client, i).ok());
@@ -261,7 +264,7 @@ TEST_P(Channels, IdleReceiverAcknowledgesALittle) {
     }
 }
 
-TEST_P(Channels, FlushHandsEverythingOver) {
+TEST_P(Channels, FlushSendsEverything) {
     ChannelPair pair(ends());
     for (std::uint64_t i = 0; i < 200; ++i) {
         ASSERT_TRUE(append_word(pair.client, i).ok());
@@ -283,7 +286,7 @@ TEST_P(Channels, PingPong) {
     EXPECT_EQ(pair.client.last_received(), 200u);
 }
 
-TEST_P(Channels, CloseDeliversWhatIsPending) {
+TEST_P(Channels, CloseDeliversPendingRecords) {
     ChannelPair pair(ends());
     constexpr std::uint64_t kCount = 30'000;
     for (std::uint64_t i = 0; i < kCount; ++i) ASSERT_TRUE(append_word(pair.client, i).ok());
@@ -309,14 +312,14 @@ TEST_P(Channels, BothCloseAtOnce) {
     EXPECT_EQ(pair.server_side.times_closed(), 1u);
 }
 
-TEST_P(Channels, CloseFreesWaitingProducersAndTransfers) {
+TEST_P(Channels, CloseWakesBlockedProducersAndTransfers) {
     Limits limits;
     limits.retained_bytes = 32u << 10;
     ChannelPair pair(ends(), limits);
     const auto data = pattern(4u << 20, 10);
     std::atomic<int> done{0};
     pair.server_side.hold();
-    ASSERT_TRUE(append_word(pair.client, 1).ok());  // the server's reader waits with it
+    ASSERT_TRUE(append_word(pair.client, 1).ok());  // the server's reader blocks in on_frame
     std::vector<std::thread> producers;
     for (int i = 0; i < 3; ++i) {
         producers.emplace_back([&] { EXPECT_FALSE(pair.client.append_bulk(1, 0, data, [&] { ++done; }).ok()); });

@@ -1,4 +1,4 @@
-// What every Connection and Listener must do, whatever carries the bytes.
+// What every implementation of Connection and Listener must do, whatever its transport.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -112,7 +112,7 @@ TEST_P(Connections, ShutdownWakesSender) {
         client_->shutdown();
     });
     Status status;
-    for (int i = 0; status.ok() && i < 4096; ++i) status = send_all(*client_, data);  // nobody reads
+    for (int i = 0; status.ok() && i < 4096; ++i) status = send_all(*client_, data);  // the peer does not read
     other.join();
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::closed);
@@ -171,7 +171,8 @@ TEST_P(Connections, ReceiveDeadline) {
     ASSERT_FALSE(late.ok());
     EXPECT_EQ(late.error().code, ErrorCode::timed_out);
     EXPECT_GE(Clock::now() - before, 30ms);
-    // One that has passed still takes what is there, and the connection goes on without one.
+    // A receive whose deadline has passed still returns data that is there, and the connection works on without a
+    // deadline.
     client_->set_receive_deadline(transport::kNoDeadline);
     const auto data = pattern(1, 10);
     ASSERT_TRUE(send_all(*server_, data).ok());

@@ -1,4 +1,4 @@
-// Two ends of a session's lanes, and a LaneReceiver that keeps what arrives.
+// The two ends of a session's lanes, and a LaneReceiver that records what it receives.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ class LaneRecorder final : public wire::LaneReceiver {
     std::optional<Error> cause();
     std::size_t pieces();
     std::size_t lost();         // pieces that ended without their data
-    std::size_t in_progress();  // destinations given out of which nothing was heard yet
+    std::size_t in_progress();  // destinations handed out whose outcome is not reported yet
     std::size_t times_ended();
 
     std::span<std::byte> piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
@@ -57,7 +57,7 @@ struct LanePair {
     wire::Lanes server;
 };
 
-// Sends `data` as the pieces of a transfer, of `piece_bytes` each.
+// Sends `data` as pieces of `piece_bytes` each.
 Status send_all(
     wire::Lanes& lanes, std::uint64_t transfer, std::span<const std::byte> data, std::size_t piece_bytes,
     const std::function<void()>& done = [] {});

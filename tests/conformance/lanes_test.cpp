@@ -1,5 +1,5 @@
-// What Lanes promise: all data arrives, over every transport; order can be waited for; whatever breaks, everybody hears
-// of it and nobody waits for ever.
+// What Lanes guarantee: all data arrives over every transport, a waiter can wait for everything sent before, and when a
+// lane breaks both ends are notified and no thread blocks for ever.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ Ends inproc_pair() {
     return transport::inproc::make_pair(64u << 10);
 }
 
-// What the client's end sends meets the faults.
+// The faults affect what the client's end sends.
 Ends faulty_pair(const Faults& faults) {
     auto [here, there] = inproc_pair();
     return {transport::faulty::wrap(std::move(here), faults), std::move(there)};
@@ -51,7 +51,8 @@ void EveryLane::carry_data_both_ways(wire::CompressionMode compression) {
                 const auto data = pattern(kBytes, transfer);
                 std::atomic<std::size_t> own{0};
                 EXPECT_TRUE(send_all(*lanes, transfer, data, kPieceBytes, [&] { ++own, ++done; }).ok());
-                EXPECT_TRUE(eventually([&] { return own == kPieces; }));  // only then may `data` go
+                // the source must stay valid until every piece is done
+                EXPECT_TRUE(eventually([&] { return own == kPieces; }));
             });
         }
     }
@@ -77,8 +78,8 @@ TEST_P(EveryLane, CarriesPackedDataBothWaysAtOnce) {
 INSTANTIATE_TEST_SUITE_P(All, EveryLane, ::testing::ValuesIn(all_transports()),
                          [](const auto& info) { return info.param.name; });
 
-// One lane is slow, here one whose other end is not read yet: what was sent on it early lands last, and waiting for it
-// is waiting for it.
+// One lane is slow, because its other end is not read yet. A piece sent early on it arrives last, and a wait for a
+// later piece also waits for it.
 TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
     constexpr std::size_t kCount = 40;
     constexpr std::size_t kMaxInASlowLane = (64u << 10) / kPieceBytes + 1;
@@ -94,7 +95,7 @@ TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
     auto [here, there] = inproc_pair();
     ASSERT_TRUE(pair.client.add(0, std::move(here)).ok());
     ASSERT_TRUE(send(0));
-    ASSERT_TRUE(eventually([&] { return done == 1; }));  // the slow lane has taken it
+    ASSERT_TRUE(eventually([&] { return done == 1; }));  // the slow lane has buffered it
     auto [fast_here, fast_there] = inproc_pair();
     ASSERT_TRUE(pair.client.add(1, std::move(fast_here)).ok());
     ASSERT_TRUE(pair.server.add(1, std::move(fast_there)).ok());
@@ -104,7 +105,7 @@ TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
 
     std::thread waits([&] { landed = pair.server.wait_landed(2); });
     std::this_thread::sleep_for(30ms);
-    EXPECT_FALSE(landed) << "the first has not";
+    EXPECT_FALSE(landed) << "the first piece has not landed";
     EXPECT_TRUE(pair.server.add(0, std::move(there)).ok());
     waits.join();
     EXPECT_TRUE(landed);
@@ -112,7 +113,7 @@ TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
     EXPECT_EQ(pair.server_side.data(1), data);
 }
 
-// Counts what was sent over lanes.
+// Counts the bytes sent over lanes.
 class SentBytes final : public wire::TrafficObserver {
   public:
     void sent(std::size_t, std::size_t, std::size_t bytes, Moment, Moment) override { bytes_ += bytes; }
@@ -123,7 +124,7 @@ class SentBytes final : public wire::TrafficObserver {
     std::atomic<std::size_t> bytes_{0};
 };
 
-// What `data` became on its way, as it arrived.
+// The bytes that `data` took on the wire.
 std::size_t bytes_on_wire(std::span<const std::byte> data, wire::CompressionMode compression,
                           const std::function<Ends()>& connect) {
     SentBytes counted;
@@ -137,7 +138,7 @@ std::size_t bytes_on_wire(std::span<const std::byte> data, wire::CompressionMode
     return counted.bytes();
 }
 
-TEST(LanesTest, WhatBecomesSmallerIsPacked) {
+TEST(LanesTest, CompressibleDataIsPacked) {
     const std::vector<std::byte> zeros(10 * kPieceBytes);
     EXPECT_LT(bytes_on_wire(zeros, wire::CompressionMode::always, inproc_pair), zeros.size() / 10);
     EXPECT_GT(bytes_on_wire(zeros, wire::CompressionMode::never, inproc_pair), zeros.size());
@@ -147,8 +148,8 @@ TEST(LanesTest, WhatBecomesSmallerIsPacked) {
     EXPECT_GT(bytes_on_wire(noise, wire::CompressionMode::always, inproc_pair), noise.size());
 }
 
-// Shared memory is no line: what is asked for does not matter there.
-TEST(LanesTest, NothingIsPackedWhereSendingIsACopy) {
+// Over shared memory nothing is compressed, whatever the setting.
+TEST(LanesTest, CopyingTransportsDoNotPack) {
     const std::vector<std::byte> zeros(10 * kPieceBytes);
     for (const Transport& transport : all_transports()) {
         const bool copies = transport.connected_pair().first->sends_by_copying();
@@ -158,16 +159,16 @@ TEST(LanesTest, NothingIsPackedWhereSendingIsACopy) {
     }
 }
 
-TEST(LanesTest, NothingWasSentMeansNothingToWaitFor) {
+TEST(LanesTest, WaitForPieceZeroReturnsAtOnce) {
     LanePair pair(1, inproc_pair);
     EXPECT_EQ(pair.server.sent_up_to(), 0u);
     EXPECT_TRUE(pair.client.wait_landed(0));
 }
 
-TEST(LanesTest, AFullQueueMakesItsProducerWait) {
+TEST(LanesTest, FullQueueBlocksItsProducer) {
     const auto data = pattern(20 * kPieceBytes, 1);
     LanePair pair(0, inproc_pair, {.lanes = 1, .queued_bytes = 2 * kPieceBytes});
-    auto [here, there] = inproc_pair();  // nobody reads the other end
+    auto [here, there] = inproc_pair();  // the other end is not read
     ASSERT_TRUE(pair.client.add(0, std::move(here)).ok());
     std::atomic<std::size_t> done{0};
     std::atomic<bool> back{false};
@@ -181,10 +182,10 @@ TEST(LanesTest, AFullQueueMakesItsProducerWait) {
     pair.client.end({ErrorCode::closed, "over"});
     producer.join();
     pair.client.close();
-    EXPECT_EQ(done, pair.client.sent_up_to() + 1);  // and that of the piece that was refused
+    EXPECT_EQ(done, pair.client.sent_up_to() + 1);  // plus the `done` of the piece that was refused
 }
 
-TEST(LanesTest, ALaneThatBreaksEndsThemAll) {
+TEST(LanesTest, BrokenLaneEndsAllLanes) {
     Faults cut;
     cut.cut_after_sent = 300'000;
     std::atomic<std::size_t> made{0};
@@ -201,7 +202,7 @@ TEST(LanesTest, ALaneThatBreaksEndsThemAll) {
     }
     EXPECT_TRUE(pair.client_side.wait_ended());
     EXPECT_TRUE(pair.server_side.wait_ended());
-    // Whoever was the first to notice names the one that broke.
+    // The end that detects the break first names the broken lane.
     const auto causes = pair.client_side.cause()->message + pair.server_side.cause()->message;
     EXPECT_NE(causes.find("data connection 1"), std::string::npos) << causes;
     EXPECT_EQ(status.error().message, pair.client_side.cause()->message);
@@ -216,8 +217,8 @@ TEST(LanesTest, ALaneThatBreaksEndsThemAll) {
     EXPECT_FALSE(pair.client.take(Lanes::kMaxPieceBytes));
 }
 
-// Anywhere in the second piece's two headers.
-TEST(LanesTest, ADamagedHeaderEndsThemAndItsPieceIsNotTakenForData) {
+// Damages each byte of the second piece's two headers in its own run.
+TEST(LanesTest, DamagedHeaderEndsAllLanesAndItsPieceIsDropped) {
     constexpr std::size_t kHeadBytes = wire::kHeaderBytes + sizeof(wire::BulkHeader);
     for (const std::size_t at : {5u, 12u, 20u, 30u, 33u, 40u, 47u, 48u, 55u}) {
         Faults damage;
@@ -235,8 +236,9 @@ TEST(LanesTest, ADamagedHeaderEndsThemAndItsPieceIsNotTakenForData) {
     }
 }
 
-// Data that changes on its way, as it may while the application writes there, arrives as it is.
-TEST(LanesTest, DataIsTheConnectionsToGuard) {
+// Lanes do not check data, which may change while it is sent if the application writes to it. It arrives as it was
+// read.
+TEST(LanesTest, DamagedDataArrivesUnchecked) {
     Faults change;
     change.corrupt_sent_at = 30'000;  // in the second piece's data
     const auto data = pattern(4 * kPieceBytes, 1);
@@ -248,7 +250,7 @@ TEST(LanesTest, DataIsTheConnectionsToGuard) {
     EXPECT_TRUE(pair.server.error().ok());
 }
 
-TEST(LanesTest, ClosingFreesWhoWaits) {
+TEST(LanesTest, CloseWakesWaiters) {
     LanePair pair(2, inproc_pair);
     std::thread waits([&] { EXPECT_FALSE(pair.server.wait_landed(5)); });
     std::this_thread::sleep_for(30ms);
@@ -259,7 +261,7 @@ TEST(LanesTest, ClosingFreesWhoWaits) {
     EXPECT_FALSE(pair.server.add(5, inproc_pair().first).ok());
 }
 
-TEST(LanesTest, AnIndexIsTakenOnceAndWithinTheLimit) {
+TEST(LanesTest, LaneIndexIsUniqueAndBelowTheLimit) {
     const auto data = pattern(kPieceBytes, 1);
     LanePair pair(2, inproc_pair, {.lanes = 3});
     EXPECT_FALSE(pair.server.add(1, inproc_pair().first).ok());
@@ -272,7 +274,7 @@ TEST(LanesTest, AnIndexIsTakenOnceAndWithinTheLimit) {
     EXPECT_TRUE(pair.server.wait_landed(1));
 }
 
-// A peer that does as it likes on a lane. Each case ends the lanes and says why.
+// A hostile peer on a lane. In each case all lanes end with an error that names the violation.
 class HostileLane : public ::testing::Test {
   protected:
     void SetUp() override {
@@ -293,7 +295,7 @@ class HostileLane : public ::testing::Test {
         lanes_.close();
         EXPECT_EQ(recorder_.in_progress(), 0u);
     }
-    // A packed piece that says that it becomes `bytes`.
+    // Sends a packed piece whose header claims `bytes` after unpacking.
     void send_packed(std::uint64_t transfer, std::uint64_t bytes, std::span<const std::byte> packed) {
         std::vector<std::byte> payload(sizeof(wire::PackedHeader) + packed.size());
         const wire::PackedHeader head{{transfer, 0}, bytes};
@@ -301,7 +303,7 @@ class HostileLane : public ::testing::Test {
         std::ranges::copy(packed, payload.begin() + sizeof(head));
         send_frame({.sequence = 1, .type = wire::FrameType::packed}, payload);
     }
-    // The header says as many bytes as there are, unless it says something else.
+    // Fills in the payload's true size unless the header already has one.
     void send_frame(wire::FrameHeader header, std::span<const std::byte> payload) {
         if (header.payload_bytes == 0) header.payload_bytes = static_cast<std::uint32_t>(payload.size());
         header.payload_crc = wire::payload_crc(header.type, payload);
@@ -317,7 +319,7 @@ class HostileLane : public ::testing::Test {
     std::unique_ptr<transport::Connection> peer_;
 };
 
-TEST_F(HostileLane, ATransferThatNobodyAnnounced) {
+TEST_F(HostileLane, UnannouncedTransfer) {
     send(bulk(1), 2, 0, 100);
     expect_end("unexpected piece");
 }
@@ -327,28 +329,28 @@ TEST_F(HostileLane, DataBeyondTheEnd) {
     expect_end("unexpected piece");
 }
 
-TEST_F(HostileLane, TheSameNumberTwice) {
+TEST_F(HostileLane, RepeatedPieceNumber) {
     send(bulk(1), 1, 0, 100);
     send(bulk(1), 1, 100, 100);
     expect_end("twice");
 }
 
-TEST_F(HostileLane, NoNumber) {
+TEST_F(HostileLane, MissingPieceNumber) {
     send(bulk(0), 1, 0, 100);
     expect_end("twice");
 }
 
-TEST_F(HostileLane, AnotherFrameThanBulk) {
+TEST_F(HostileLane, OtherFrameThanBulk) {
     send({.sequence = 1, .type = wire::FrameType::replies}, 1, 0, 100);
     expect_end("only bulk data");
 }
 
-TEST_F(HostileLane, AnAcknowledgement) {
+TEST_F(HostileLane, Acknowledgement) {
     send({.sequence = 1, .acknowledged = 1, .type = wire::FrameType::bulk}, 1, 0, 100);
     expect_end("only bulk data");
 }
 
-TEST_F(HostileLane, APieceThatIsTooLarge) {
+TEST_F(HostileLane, OversizedPiece) {
     recorder_.expect_transfer(1, 4u << 20);
     auto header = bulk(1);
     header.payload_bytes = static_cast<std::uint32_t>(Lanes::kMaxPieceBytes + sizeof(wire::BulkHeader) + 1);
@@ -356,12 +358,12 @@ TEST_F(HostileLane, APieceThatIsTooLarge) {
     expect_end("a piece's frame");
 }
 
-TEST_F(HostileLane, APieceWithoutData) {
+TEST_F(HostileLane, PieceWithoutData) {
     send(bulk(1), 1, 0, 0);
     expect_end("a piece's frame");
 }
 
-TEST_F(HostileLane, APieceThatStopsHalfWay) {
+TEST_F(HostileLane, TruncatedPiece) {
     auto header = bulk(1);
     header.payload_bytes = 500;
     send(header, 1, 0, 100);
@@ -370,7 +372,7 @@ TEST_F(HostileLane, APieceThatStopsHalfWay) {
     EXPECT_EQ(recorder_.lost(), 1u);
 }
 
-TEST_F(HostileLane, APackedPieceOfMoreOrLessThanItSays) {
+TEST_F(HostileLane, PackedPieceWithWrongSize) {
     const auto packed = *compress(std::vector<std::byte>(900));
     send_packed(1, 900, packed);
     ASSERT_TRUE(recorder_.wait_pieces(1));
@@ -383,36 +385,35 @@ TEST_F(HostileLane, APackedPieceOfMoreOrLessThanItSays) {
         ASSERT_TRUE(lanes.add(0, std::move(ours)).ok());
         send_packed(1, bytes, packed);
         ASSERT_TRUE(recorder.wait_ended());
-        EXPECT_NE(recorder.cause()->message.find("does not decompress"), std::string::npos)
-            << recorder.cause()->message;
-        EXPECT_EQ(recorder.lost(), 0u) << "nothing was written to";
+        EXPECT_NE(recorder.cause()->message.find("does not become"), std::string::npos) << recorder.cause()->message;
+        EXPECT_EQ(recorder.lost(), 0u) << "data was written";
         lanes.close();
     }
 }
 
-TEST_F(HostileLane, APackedPieceThatIsNone) {
+TEST_F(HostileLane, UnpackablePiece) {
     send_packed(1, 500, std::vector<std::byte>(100, std::byte{7}));
     expect_end("does not decompress");
 }
 
-TEST_F(HostileLane, APackedPieceForNobody) {
+TEST_F(HostileLane, PackedPieceOfUnannouncedTransfer) {
     send_packed(2, 900, *compress(std::vector<std::byte>(900)));
     expect_end("unexpected piece");
 }
 
-TEST_F(HostileLane, APackedPieceOfTooMuch) {
+TEST_F(HostileLane, PackedPieceOfOversizedData) {
     const std::size_t bytes = Lanes::kMaxPieceBytes + 1;
     recorder_.expect_transfer(1, bytes);
     send_packed(1, bytes, *compress(std::vector<std::byte>(bytes)));
     expect_end("a packed piece of");
 }
 
-TEST_F(HostileLane, APackedPieceOfNothing) {
+TEST_F(HostileLane, PackedPieceOfEmptyData) {
     send_packed(1, 0, std::vector<std::byte>(8));
     expect_end("a packed piece of");
 }
 
-TEST_F(HostileLane, HolesWithoutEnd) {
+TEST_F(HostileLane, EndlessGapsInPieceNumbers) {
     std::thread reads_nothing([this] {
         for (std::uint64_t number = 2; number < 200'000 && recorder_.times_ended() == 0; number += 2) {
             send(bulk(number), 1, 0, 8);

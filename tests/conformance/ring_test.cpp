@@ -1,5 +1,5 @@
-// The ring of bytes by itself: over one mapping, so that a sanitizer sees both sides, and with the other side's half of
-// the control block written by a liar.
+// The ring of bytes by itself: over one mapping, so that a sanitizer sees both sides, and with a hostile other side
+// that writes false indices to its half of the control block.
 #include "protocol/transport/shm/ring.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ void expect_refused(const Result<std::size_t>& result) {
     EXPECT_EQ(result.error().code, ErrorCode::invalid_input);
 }
 
-TEST(Ring, FillsUpAndGoesOnWhereItWasRead) {
+TEST(Ring, FillsUpAndContinuesAfterReads) {
     Ring ring;
     RingWriter writer(ring.memory());
     RingReader reader(ring.memory());
@@ -59,7 +59,7 @@ TEST(Ring, FillsUpAndGoesOnWhereItWasRead) {
     EXPECT_TRUE(std::equal(out.begin(), out.end(), data.begin() + 1000));
 }
 
-TEST(Ring, TakesOverWhereTheLastOneStopped) {
+TEST(Ring, TakeoverContinuesWhereThePreviousUserStopped) {
     Ring ring;
     const auto data = pattern(300, 2);
     RingWriter first(ring.memory());
@@ -78,7 +78,7 @@ TEST(Ring, TakesOverWhereTheLastOneStopped) {
     EXPECT_TRUE(std::equal(data.begin() + 60, data.end(), out.begin()));
 }
 
-TEST(Ring, WakesAReaderThatSleepsAndNoOther) {
+TEST(Ring, WakesOnlyASleepingReader) {
     Ring ring;
     RingWriter writer(ring.memory());
     RingReader reader(ring.memory());
@@ -93,7 +93,7 @@ TEST(Ring, WakesAReaderThatSleepsAndNoOther) {
     EXPECT_FALSE(writer.publish()) << "it stayed awake";
 }
 
-TEST(Ring, WakesASleepingWriterOnceThereIsRoomThatPays) {
+TEST(Ring, WakesASleepingWriterOnceEnoughRoomIsFree) {
     Ring ring;
     RingWriter writer(ring.memory());
     RingReader reader(ring.memory());
@@ -128,11 +128,11 @@ TEST(Ring, RefusesAWriterThatGoesBackwards) {
     ring.control.written = 50;
     out.resize(90);
     expect_refused(reader.read(out));
-    ring.control.written = 10;  // before what was read
+    ring.control.written = 10;  // less than has been read
     expect_refused(reader.read(out));
 }
 
-TEST(Ring, RefusesAReaderThatIsAheadOrGoesBackwards) {
+TEST(Ring, RefusesAReaderAheadOfTheWriterOrGoingBackwards) {
     Ring ring;
     RingWriter writer(ring.memory());
     const auto data = pattern(kRing, 5);
@@ -159,9 +159,9 @@ TEST(Ring, RefusesImpossibleIndicesWhenTakenOver) {
     expect_refused(reader.read(out));
 }
 
-// Nobody rings in this test, so that a wake-up that is lost shows as a test that never ends: `bell` stands for the
-// socket, and each side waits for it alone.
-TEST(Ring, CarriesEverythingBetweenTwoThreadsThatSleep) {
+// No side wakes the other but through `bell`, which stands for the socket, so a lost wake-up shows as a test that
+// hangs.
+TEST(Ring, CarriesAllBytesBetweenSleepingThreads) {
     constexpr std::size_t kTotal = 8u << 20;
     Ring ring;
     std::atomic<int> data_bell{0};

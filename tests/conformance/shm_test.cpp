@@ -1,5 +1,5 @@
-// What only shared memory has: addresses in the file system, descriptors that change hands, and a peer that can write
-// where it likes.
+// What is particular to shared memory: socket paths, handing descriptors to another process, and a peer that can write
+// anywhere in the rings.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ bool exists(const std::string& path) {
 
 TEST(Shm, AnotherProcessTakesOver) {
     auto [client, daemon] = shm_pair();
-    expect_exchange(*client, *daemon);  // the memory is there, and some of it used
+    expect_exchange(*client, *daemon);  // the rings exist and have been used
     expect_exchange(*daemon, *client);
     auto worker = transport::adopt(copies_of(daemon->descriptors()));
     ASSERT_TRUE(worker.ok()) << worker.error().message;
@@ -121,7 +121,7 @@ TEST(Shm, GivesDescriptorsBeforeTheBytesBehindThem) {
     char byte = 0;
     EXPECT_EQ(::read(ends[0], &byte, 1), 1);
     EXPECT_TRUE(::fcntl(seventh->get(), F_GETFD) & FD_CLOEXEC);
-    EXPECT_TRUE((*worker)->take_given(9).ok()) << "the eighth was given for nothing";
+    EXPECT_TRUE((*worker)->take_given(9).ok()) << "descriptor 8 was not received";
     EXPECT_FALSE((*worker)->take_given(10).ok()) << "there is none, and it does not wait";
     ::close(ends[0]);
     ::close(ends[1]);
@@ -147,7 +147,7 @@ TEST(Shm, ListensAtAPathAndRemovesIt) {
     EXPECT_FALSE(exists(folder.socket()));
 }
 
-TEST(Shm, ReplacesASocketThatNobodyListensAt) {
+TEST(Shm, ReplacesAStaleSocket) {
     const Folder folder;
     const auto address = shm::LocalAddress::of_path(folder.socket());
     {
@@ -160,7 +160,7 @@ TEST(Shm, ReplacesASocketThatNobodyListensAt) {
     EXPECT_TRUE(shm::connect_to_path(folder.socket()).ok());
 }
 
-TEST(Shm, LeavesAFileThatIsNoSocketAlone) {
+TEST(Shm, KeepsAFileThatIsNoSocket) {
     const Folder folder;
     ::close(::open(folder.socket().c_str(), O_CREAT | O_WRONLY, 0600));
     EXPECT_FALSE(shm::listen_at_path(folder.socket()).ok());
@@ -168,14 +168,14 @@ TEST(Shm, LeavesAFileThatIsNoSocketAlone) {
     ::unlink(folder.socket().c_str());
 }
 
-TEST(Shm, NobodyThereIsUnavailable) {
+TEST(Shm, MissingListenerIsUnavailable) {
     const auto by_path = shm::connect_to_path("/tmp/no-such-folder/socket");
     ASSERT_FALSE(by_path.ok());
     EXPECT_EQ(by_path.error().code, ErrorCode::unavailable);
     EXPECT_FALSE(shm::connect_to_name("gpupool-test-nobody").ok());
 }
 
-// ---- which transport it becomes
+// ---- choice of the transport
 
 struct Server {
     std::unique_ptr<transport::Listener> tcp = *transport::tcp::listen({"127.0.0.1", 0});
@@ -189,7 +189,7 @@ std::string peer_of_choice(const Server& server, Choice choice) {
 
 TEST(Choose, SharedMemoryBesideALoopbackAddress) {
     const Server server;
-    EXPECT_EQ(peer_of_choice(server, Choice::automatic), "tcp") << "nobody listens beside it yet";
+    EXPECT_EQ(peer_of_choice(server, Choice::automatic), "tcp") << "there is no socket beside it yet";
     EXPECT_EQ(peer_of_choice(server, Choice::shm), "none");
     const auto beside = transport::listen_beside(server.endpoint);
     ASSERT_TRUE(beside.ok() && *beside != nullptr);
@@ -202,7 +202,7 @@ TEST(Choose, SharedMemoryBesideALoopbackAddress) {
     EXPECT_EQ((*connection)->peer().substr(0, 3), "shm");
 }
 
-TEST(Choose, AServerAtAllAddressesIsFoundByEachLoopbackAddress) {
+TEST(Choose, ServerOnAllAddressesIsFoundByEachLoopbackAddress) {
     const auto tcp = *transport::tcp::listen({"0.0.0.0", 0});
     const auto bound = *Endpoint::parse(tcp->address());
     const auto beside = transport::listen_beside(bound);
@@ -213,8 +213,8 @@ TEST(Choose, AServerAtAllAddressesIsFoundByEachLoopbackAddress) {
     }
 }
 
-// By whatever name the host is called, of which it has one.
-TEST(Choose, AServerIsFoundByTheHostsOwnName) {
+// By the host's name, whatever it is.
+TEST(Choose, ServerIsFoundByTheHostsName) {
     std::array<char, 256> name{};
     ASSERT_EQ(::gethostname(name.data(), name.size() - 1), 0);
     const auto tcp = *transport::tcp::listen({"0.0.0.0", 0});
@@ -227,8 +227,8 @@ TEST(Choose, AServerIsFoundByTheHostsOwnName) {
     EXPECT_TRUE(connection.ok()) << connection.error().message;
 }
 
-// At its own address, where it has one besides the loopback's.
-TEST(Choose, AServerAtAnInterfacesAddress) {
+// At the host's own address, if it has an interface besides the loopback.
+TEST(Choose, ServerAtAnInterfaceAddress) {
     ifaddrs* all = nullptr;
     ASSERT_EQ(::getifaddrs(&all), 0);
     std::optional<std::string> host;
@@ -251,7 +251,7 @@ TEST(Choose, AServerAtAnInterfacesAddress) {
     EXPECT_EQ((*connection)->peer().substr(0, 3), "shm");
 }
 
-TEST(Choose, AServerElsewhereHasNoLocalName) {
+TEST(Choose, RemoteServerHasNoLocalSocket) {
     const auto beside = transport::listen_beside({"10.1.2.3", 9470});
     ASSERT_TRUE(beside.ok());
     EXPECT_EQ(*beside, nullptr);
@@ -264,9 +264,9 @@ TEST(Choose, APathIsNotTcp) {
     EXPECT_NE(connection.error().message.find("tcp forbids"), std::string::npos) << connection.error().message;
 }
 
-// ---- peers that mean harm
+// ---- hostile peers
 
-// A client by hand: it has sent nothing yet.
+// A client whose handshake the test sends by hand; nothing is sent yet.
 class Hostile {
   public:
     Hostile() {
@@ -285,7 +285,7 @@ class Hostile {
     }
     [[nodiscard]] int socket() const { return socket_.get(); }
     [[nodiscard]] int room() const { return theirs_.get(); }
-    // What the server makes of it, within a second.
+    // The server's error for it, within a second.
     ErrorCode verdict() {
         std::byte byte;
         server->set_receive_deadline(Clock::now() + 1s);
@@ -327,7 +327,7 @@ TEST(ShmHostile, SendsBytesWithoutMemory) {
     Hostile client;
     client.greet({});
     EXPECT_EQ(client.verdict(), ErrorCode::invalid_input);
-    EXPECT_NE(client.verdict(), ErrorCode::timed_out) << "it was given up";
+    EXPECT_NE(client.verdict(), ErrorCode::timed_out) << "the server gave up";
 }
 
 TEST(ShmHostile, SendsSomethingElse) {
@@ -336,7 +336,7 @@ TEST(ShmHostile, SendsSomethingElse) {
     EXPECT_EQ(client.verdict(), ErrorCode::invalid_input);
 }
 
-TEST(ShmHostile, SendsMemoryThatIsNot) {
+TEST(ShmHostile, SendsInvalidMemory) {
     const auto sealed = memory_file(shm::kMemoryBytes, MFD_ALLOW_SEALING, kSeals);
     const auto unsealed = memory_file(shm::kMemoryBytes, MFD_ALLOW_SEALING, 0);
     const auto can_shrink = memory_file(shm::kMemoryBytes, MFD_ALLOW_SEALING, F_SEAL_GROW | F_SEAL_SEAL);
@@ -377,7 +377,7 @@ TEST(ShmHostile, SendsMemoryThatIsNot) {
     ::close(pipe[1]);
 }
 
-// A client with its memory in hand.
+// A client whose rings the test can write to.
 struct Scribbler {
     Hostile client;
     UniqueFd file = memory_file(shm::kMemoryBytes, MFD_ALLOW_SEALING, kSeals);
@@ -389,24 +389,24 @@ struct Scribbler {
     ~Scribbler() { ::munmap(memory, shm::kMemoryBytes); }
 };
 
-TEST(ShmHostile, CannotTakeItsMemoryAway) {
+TEST(ShmHostile, CannotShrinkItsMemory) {
     Scribbler it;
     it.to_server->written = 100;
     EXPECT_EQ(::ftruncate(it.file.get(), 0), -1);
-    // Holes are allowed: what was there becomes zeros.
+    // Holes are allowed; they read as zeros.
     EXPECT_EQ(::fallocate(it.file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4096, shm::kRingBytes), 0);
     std::vector<std::byte> received(100);
     EXPECT_TRUE(transport::receive_exactly(*it.client.server, received).ok());
     EXPECT_EQ(received, std::vector<std::byte>(100));
 }
 
-TEST(ShmHostile, LiesAboutWhatItWrote) {
+TEST(ShmHostile, FalsifiesItsWriteIndex) {
     Scribbler it;
     it.to_server->written = shm::kRingBytes + 1;
     EXPECT_EQ(it.client.verdict(), ErrorCode::invalid_input);
 }
 
-TEST(ShmHostile, LiesAboutWhatItRead) {
+TEST(ShmHostile, FalsifiesItsReadIndex) {
     Scribbler it;
     (it.to_server + 1)->read = 1;
     const auto data = pattern(shm::kRingBytes, 1);
@@ -416,7 +416,7 @@ TEST(ShmHostile, LiesAboutWhatItRead) {
     EXPECT_EQ(sent.error().code, ErrorCode::invalid_input);
 }
 
-TEST(ShmHostile, BeginsWithRingsThatWereUsed) {
+TEST(ShmHostile, BeginsWithUsedRings) {
     const auto full = [](shm::RingControl& ring) {
         ring.written = 16 * shm::kRingBytes;
         ring.read = ring.written - shm::kRingBytes;
@@ -431,7 +431,7 @@ TEST(ShmHostile, BeginsWithRingsThatWereUsed) {
         }
     }
     Scribbler early;
-    early.to_server->written = 1;  // a Hello may be there before its connection is taken
+    early.to_server->written = 1;  // a Hello may be there before the connection is accepted
     std::byte byte;
     EXPECT_TRUE(early.client.server->receive({&byte, 1}).ok());
 }
@@ -448,7 +448,7 @@ TEST(ShmHostile, NeverReads) {
     EXPECT_LT(Clock::now() - before, 5s);
 }
 
-TEST(ShmHostile, ScribblesWithoutEnd) {
+TEST(ShmHostile, ScribblesContinuously) {
     Scribbler it;
     std::atomic<bool> over{false};
     std::thread scribbler([&] {
@@ -463,7 +463,7 @@ TEST(ShmHostile, ScribblesWithoutEnd) {
             (void)shm::send_wakeup(it.client.socket());
         }
     });
-    // Every attempt ends, with bytes or with an error.
+    // Every attempt returns, with data or with an error.
     std::vector<std::byte> bytes(4096);
     const ConstBuffer buffers[] = {bytes};
     int refused = 0;
@@ -478,8 +478,8 @@ TEST(ShmHostile, ScribblesWithoutEnd) {
     EXPECT_GT(refused, 0);
 }
 
-// A program may be kept from making large files; the signal for who tries would end it.
-TEST(Shm, MemoryBeyondTheLimitOfFilesIsRefused) {
+// A limit on file sizes must give an error, not the signal SIGXFSZ, which would end the program.
+TEST(Shm, MemoryBeyondTheFileSizeLimitIsRefused) {
     rlimit before{};
     ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
     const rlimit low{1u << 20, before.rlim_max};

@@ -1,4 +1,4 @@
-// What only TCP has: addresses, deadlines for connecting, descriptors that change hands.
+// What is particular to TCP: addresses, connect timeouts, and handing descriptors to another process.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <net/if.h>
@@ -47,7 +47,7 @@ TEST(Tcp, AdoptedDescriptorTakesOver) {
     EXPECT_EQ((*worker)->peer().rfind("tcp 127.0.0.1:", 0), 0u) << (*worker)->peer();
 }
 
-TEST(Tcp, AdoptRefusesWhatIsNoConnection) {
+TEST(Tcp, AdoptRefusesDescriptorsThatAreNoConnection) {
     int pipes[2];
     ASSERT_EQ(::pipe(pipes), 0);
     EXPECT_FALSE(tcp::adopt(pipes[0]).ok());
@@ -73,7 +73,7 @@ TEST(Tcp, DescriptorsDoNotSurviveExec) {
     EXPECT_TRUE(::fcntl(server->native_handle(), F_GETFD) & FD_CLOEXEC);
 }
 
-// Of this process's network, which is its own.
+// Of this process's own network namespace.
 bool switch_loopback(bool on) {
     const int descriptor = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     ifreq request{};
@@ -84,9 +84,9 @@ bool switch_loopback(bool on) {
     return done;
 }
 
-// Sends, loses the network, and waits for an answer. What becomes of it is the exit status.
+// Sends data after the network is gone, and waits for an answer. The child's exit status is the verdict.
 enum Verdict { kNoticed, kNoNetwork, kWrong };
-Verdict send_into_nothing(bool looks) {
+Verdict send_into_nothing(bool polls) {
     if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return kNoNetwork;
     if (!switch_loopback(true)) return kNoNetwork;
     auto [client, server] = plain_transports().front().connected_pair();
@@ -98,7 +98,7 @@ Verdict send_into_nothing(bool looks) {
     if (!client->send(buffers)) return kWrong;
     std::vector<std::byte> received(data.size());
     for (;;) {
-        const Status status = looks ? client->wait_arrival() : [&]() -> Status {
+        const Status status = polls ? client->wait_arrival() : [&]() -> Status {
             const auto got = client->receive(received);
             return got ? Status() : Status(got.error());
         }();
@@ -106,19 +106,19 @@ Verdict send_into_nothing(bool looks) {
     }
 }
 
-// The kernel alone would try for a quarter of an hour.
-TEST(Tcp, APeerThatVanishedIsNoticed) {
-    for (const bool looks : {false, true}) {
+// The kernel's default would give up only after a quarter of an hour.
+TEST(Tcp, VanishedPeerIsDetected) {
+    for (const bool polls : {false, true}) {
         const pid_t child = ::fork();
         if (child == 0) {
             ::alarm(20);
-            ::_exit(send_into_nothing(looks));
+            ::_exit(send_into_nothing(polls));
         }
         int status = 0;
         ASSERT_EQ(::waitpid(child, &status, 0), child);
-        ASSERT_TRUE(WIFEXITED(status)) << "it waits on";
-        if (WEXITSTATUS(status) == kNoNetwork) GTEST_SKIP() << "no network of its own for a test here";
-        EXPECT_EQ(WEXITSTATUS(status), kNoticed) << (looks ? "by who waits for what arrives" : "by who receives");
+        ASSERT_TRUE(WIFEXITED(status)) << "the child is still waiting";
+        if (WEXITSTATUS(status) == kNoNetwork) GTEST_SKIP() << "this test needs its own network namespace";
+        EXPECT_EQ(WEXITSTATUS(status), kNoticed) << (polls ? "by wait_arrival()" : "by receive()");
     }
 }
 
@@ -158,7 +158,8 @@ TEST(Tcp, RefusedConnectionSaysSo) {
 }
 
 TEST(Tcp, UnansweredConnectionTimesOut) {
-    // A listener whose queue is full does not answer: one place beyond the backlog, and nobody accepts.
+    // A listener whose queue is full does not answer. The queue takes one connection more than the backlog, and none is
+    // accepted.
     const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;

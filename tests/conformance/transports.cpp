@@ -41,7 +41,7 @@ Meeting meet_inproc() {
     return {std::move(listener), [raw] { return transport::inproc::connect(*raw); }};
 }
 
-// A listener at a name of its own, which every test process has.
+// A listener at a path that is unique to this test process.
 Meeting meet_shm() {
     static std::atomic<int> serial{0};
     const std::string name = fmt::format("gpupool-test-{}-{}", ::getpid(), ++serial);
@@ -50,15 +50,15 @@ Meeting meet_shm() {
     return {std::move(*listener), [name] { return transport::shm::connect_to_name(name); }};
 }
 
-// Gives the server's end as a worker has it, which takes it over from its daemon. Between processes of one host that is
-// another class of connection than the one that was accepted.
+// Returns the server's end as a worker that took it over from its daemon has it. Between processes of one host its
+// class differs from that of the accepted connection.
 class AdoptingListener final : public transport::Listener {
   public:
     explicit AdoptingListener(std::unique_ptr<transport::Listener> inner) : inner_(std::move(inner)) {}
     Result<std::unique_ptr<transport::Connection>> accept() override {
         auto accepted = inner_->accept();
         if (!accepted) return accepted;
-        // Takes what the client has sent beside its data, of which nothing has been read.
+        // Receives the descriptors that the client sent beside its data; no data has been read yet.
         if (const Status greeted = (*accepted)->send({}); !greeted) return greeted.error();
         std::vector<UniqueFd> descriptors;
         for (const int descriptor : (*accepted)->descriptors()) descriptors.emplace_back(::dup(descriptor));

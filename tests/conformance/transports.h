@@ -1,4 +1,4 @@
-// The transports that the conformance suite runs over: each is a way to listen and a way to connect to that.
+// The transports that the conformance suite runs over: each provides a listener and a way to connect to it.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@ struct Transport {
     std::function<Meeting()> meet;
     bool has_descriptor = false;
 
-    // A connected pair; fails the test when that does not work.
+    // A connected pair; fails the test on an error.
     [[nodiscard]] Ends connected_pair() const;
 };
 
@@ -33,7 +33,7 @@ inline void PrintTo(const Transport& transport, std::ostream* out) {
     *out << transport.name;
 }
 
-// tcp, inproc and shm, plain, split into small pieces, and delayed, and shm as a worker takes it over.
+// tcp, inproc and shm: plain, split into small pieces, and delayed; shm also as a worker takes it over.
 std::vector<Transport> all_transports();
 
 // The plain ones.

@@ -16,14 +16,14 @@ void decode(std::span<std::byte> command, std::span<std::byte> reply) {
     if (!slots.read(command)) {
         return;
     }
-    // The worker's side of the reply: it writes exactly what it announced.
+    // The worker's side of the reply, which writes exactly the announced size.
     Body written(codec::reply_bytes<Call>(slots));
     codec::Writer out(written.data());
     codec::write_reply<Call>(out, slots);
     if (out.place() != written.data() + written.size() || !codec::read_reply<Call>(written, slots.addresses)) {
         std::abort();
     }
-    // The client's side: what the server says is written to no more than the caller's memory.
+    // The client's side: whatever the server sends, it writes only within the caller's memory.
     (void)codec::read_reply<Call>(reply, slots.addresses);
 }
 

@@ -1,4 +1,5 @@
-# What client and worker decode of each other's calls. Inputs are built from the call table, so no seeds are needed.
+# The decoders of client and worker for each other's calls. Inputs are built from the call table, so no seeds are
+# needed.
 add_library(gpupool_fuzz_calls OBJECT call_functions.cpp)
 target_link_libraries(gpupool_fuzz_calls PUBLIC gpupool_worker_core)
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")

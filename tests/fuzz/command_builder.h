@@ -1,5 +1,5 @@
-// Command bodies made from fuzz bytes that mostly fit their call: counts that agree with their arrays, texts with an
-// end, handles of the right kind out of a few. Random bytes alone hardly ever get past the decoder.
+// Builds command bodies from fuzz bytes that are mostly valid for their call: counts match their arrays, texts are
+// terminated, handles have the right kind and few values. Purely random bytes rarely pass the decoder.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace gpupool::fuzz {
 
-// Bytes until there are no more, then zeros.
+// The input's bytes, then zeros.
 class Input {
   public:
     explicit Input(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
@@ -55,7 +55,7 @@ inline void put(Body& body, std::uint64_t value) {
     put(body, &value, sizeof value);
 }
 
-// Objects repeat a few bytes of the input, so that an input of some bytes can fill large ones.
+// Objects repeat a few bytes of the input, so that a short input can fill large ones.
 inline void put_object(Input& in, Body& body, std::size_t bytes) {
     std::vector<std::byte> object(bytes);
     const std::uint8_t mode = in.byte();

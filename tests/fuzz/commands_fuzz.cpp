@@ -1,6 +1,6 @@
-// The decoders of all calls: a command's body as the worker reads it, and a reply as the client does.
+// The decoders of all calls: command bodies as the worker reads them, and replies as the client does.
 //
-// An input is a choice of the call, then either a raw body or bytes that a fitting body is built from, then the reply.
+// An input selects the call, then holds either a raw body or bytes from which a valid body is built, then the reply.
 #include <cstdint>
 
 #include "tests/fuzz/call_functions.h"
@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const bool raw = (in.byte() & 3) == 0;
     const std::size_t raw_bytes = raw ? in.number(2) : 0;
     fuzz::Body command = raw ? in.take(raw_bytes) : call.build(in);
-    // Both in memory of exactly their size, so that AddressSanitizer sees a read behind their ends.
+    // Both in allocations of exactly their size, so that AddressSanitizer detects reads behind their ends.
     command.shrink_to_fit();
     fuzz::Body reply = in.take(size);
     reply.shrink_to_fit();

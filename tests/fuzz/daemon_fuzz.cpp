@@ -1,6 +1,7 @@
-// Fuzzes the daemon's readers: a Hello from a stranger, and what comes over a supervision socket.
+// Fuzzes the daemon's readers: a Hello from a stranger, and the messages on a supervision socket.
 //
-// The input is read as it is, and as a difference to a good message, since noise alone is refused at its first pointer.
+// The input is used as it is, and as a difference to a valid message, since random bytes alone are refused at their
+// first pointer.
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <unistd.h>
@@ -53,7 +54,7 @@ std::vector<std::byte> good_report() {
 }
 
 std::vector<std::byte> changed(std::vector<std::byte> good, std::span<const std::byte> difference) {
-    // Pairs of a place and what to change there.
+    // Pairs of a position and a change.
     for (std::size_t i = 0; i + 1 < difference.size(); i += 2) {
         good[static_cast<std::size_t>(difference[i]) % good.size()] ^= difference[i + 1];
     }
@@ -62,8 +63,8 @@ std::vector<std::byte> changed(std::vector<std::byte> good, std::span<const std:
 
 void read_hello(std::span<const std::byte> payload) {
     auto verdict = daemon::examine_hello(payload, {{"a-good-token"}, 0});
-    if (const auto* admission = std::get_if<daemon::Admission>(&verdict)) {
-        // What was let in must be readable for good: the supervisor copies it without looking again.
+    if (const auto* guest = std::get_if<daemon::Guest>(&verdict)) {
+        // What was accepted must stay readable: the supervisor copies it without further checks.
         capnp::MallocMessageBuilder copy;
         daemon::copy_hello(*admission, copy.initRoot<schema::Hello>());
     }

@@ -1,4 +1,4 @@
-# Seeds: the fat binaries that the unit tests had nvcc write.
+# Seeds: the fat binaries that nvcc wrote for the unit tests.
 set(FATBIN_SEEDS)
 foreach(SEED size.fatbin speed.fatbin kernels.cubin kernels.ptx)
   list(APPEND FATBIN_SEEDS ${CMAKE_BINARY_DIR}/tests/unit/common/fixtures/${SEED})

@@ -1,4 +1,4 @@
-// Everything that reads a peer's code image, on any bytes: classification, entries, unpacking, selection.
+// All readers of a peer's code image, on any bytes: classification, entries, unpacking, selection.
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
@@ -10,15 +10,15 @@ namespace {
 
 using namespace gpupool::fatbin;
 
-// Small, so that a run spends its time on the readers and not on memory.
-constexpr std::uint64_t unpack_limit_bytes = 1u << 20;
+// Small, so that a run tests the readers instead of memory allocation.
+constexpr std::uint64_t kUnpackLimitBytes = 1u << 20;
 
 void require(bool condition) {
     if (!condition) std::abort();
 }
 
 void read_entry(const Entry& entry) {
-    auto contents = unpack(entry, unpack_limit_bytes);
+    auto contents = unpack(entry, kUnpackLimitBytes);
     if (!contents) return;
     require(contents->bytes().size() == entry.unpacked_bytes);
 }

@@ -82,8 +82,8 @@ driver::Library make() {
         return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
     };
     api.cuEventQuery = [](CUevent) {
-        static std::atomic<unsigned> looks{0};
-        return looks.fetch_add(1) % 3 == 2 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+        static std::atomic<unsigned> polls{0};
+        return polls.fetch_add(1) % 3 == 2 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     };
     api.cuLibraryLoadData = [](CUlibrary* handle, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*,
                                void**, unsigned) {

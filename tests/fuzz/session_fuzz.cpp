@@ -1,4 +1,4 @@
-// What the client makes of a server's frames: replies, notices, and bulk data.
+// The client's handling of a server's frames: replies, notices, and bulk data.
 //
 // An input is a list of steps: a frame of records whose headers are built from the input, a raw frame, or bulk data.
 #include <array>
@@ -17,7 +17,7 @@ constexpr std::size_t kMaxInputBytes = 4u << 10;
 constexpr std::size_t kDownloadBytes = 256;
 constexpr std::uint16_t kAwaitedOpcode = 7;
 
-// A session is never destroyed: threads of it may be anywhere. One that is lost is left, and a new one begun.
+// A session is never destroyed, because its threads may be anywhere. A lost one is abandoned and a new one started.
 client::Session& usable_session() {
     struct Kept {
         std::vector<std::unique_ptr<client::Session>> sessions;
@@ -35,7 +35,7 @@ client::Session& usable_session() {
     return *kept.sessions.back();
 }
 
-// A record with a header that fits, around whatever body.
+// A record with a valid header and any body.
 void put_record(fuzz::Input& in, fuzz::Body& frame) {
     codec::ReplyHeader header{};
     const std::uint8_t how = in.byte();
@@ -68,12 +68,12 @@ void give_bulk(wire::Receiver& receiver, fuzz::Input& in, std::uint64_t transfer
     transfer = in.byte() < 200 ? transfer : in.byte();
     const std::span<std::byte> place = receiver.bulk_destination(transfer, offset, bytes);
     if (place.empty()) {
-        return;  // refused: the channel would end
+        return;  // refused, which would end the channel
     }
     if (place.size() != bytes) {
         std::abort();
     }
-    std::memset(place.data(), in.byte(), bytes);  // AddressSanitizer guards the download's memory
+    std::memset(place.data(), in.byte(), bytes);  // AddressSanitizer checks the download's memory
     receiver.on_bulk(transfer, offset, bytes);
 }
 

@@ -1,5 +1,5 @@
 // Runs a fuzz target without libFuzzer: standalone RUNS [SEED_FILE...]. Inputs are random bytes and mutated seeds, from
-// a fixed seed, so that a failure comes back.
+// a fixed seed, so that failures are reproducible.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -15,15 +15,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 namespace {
 
 using Input = std::vector<std::uint8_t>;
-constexpr std::size_t max_random_bytes = 512;
-constexpr std::size_t header_bytes = 128;  // damage here reaches further than damage in a payload
+constexpr std::size_t kMaxRandomBytes = 512;
+constexpr std::size_t kHeaderBytes = 128;  // damage here has more effects than damage in a payload
 
 Input mutate(const Input& seed, std::mt19937& random) {
     Input input = seed;
     if (random() % 4 == 0 && !input.empty()) input.resize(random() % input.size());
     const unsigned changes = 1 + random() % 8;
     for (unsigned i = 0; i < changes && !input.empty(); ++i) {
-        const std::size_t range = random() % 2 == 0 ? std::min(input.size(), header_bytes) : input.size();
+        const std::size_t range = random() % 2 == 0 ? std::min(input.size(), kHeaderBytes) : input.size();
         const std::size_t at = random() % range;
         static constexpr std::uint8_t edges[] = {0x00, 0x01, 0x7F, 0x80, 0xFF};
         input[at] = random() % 2 == 0 ? edges[random() % std::size(edges)] : static_cast<std::uint8_t>(random());
@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
     for (unsigned long run = 0; run < runs; ++run) {
         Input input = mutate(seeds[random() % seeds.size()], random);
         if (input.empty()) {
-            input.resize(random() % max_random_bytes);
+            input.resize(random() % kMaxRandomBytes);
             for (auto& byte : input) byte = static_cast<std::uint8_t>(random());
         }
         LLVMFuzzerTestOneInput(input.data(), input.size());

@@ -1,6 +1,7 @@
-// What the client makes of the answer to its Hello: a Welcome or a Refused, from a server that may say anything.
+// The client's handling of the answer to its Hello: a Welcome or a Refused, from a hostile server.
 //
-// The input is read as it is, and as a difference to good messages, since noise alone is refused at its first pointer.
+// The input is used as it is, and as a difference to valid messages, since random bytes alone are refused at their
+// first pointer.
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 
@@ -67,7 +68,7 @@ Bytes good_refusal() {
     return to_bytes(message);
 }
 
-// Triples: a place, in two bytes, and what to change there.
+// Triples: a position in two bytes, and a change.
 Bytes changed(Bytes good, std::span<const std::byte> difference) {
     for (std::size_t i = 0; i + 2 < difference.size(); i += 3) {
         const auto place = static_cast<std::size_t>(difference[i]) << 8 | static_cast<std::size_t>(difference[i + 1]);
@@ -84,7 +85,7 @@ void read(wire::FrameType type, Bytes payload) {
         }
         return;
     }
-    // What was let through is what the session relies on.
+    // The session relies on what was accepted.
     const client::Welcome& welcome = *answer.welcome;
     const std::size_t devices = welcome.devices.devices.size();
     if (answer.full || welcome.devices.peers.size() != devices * devices || welcome.window_bytes == 0 ||
@@ -109,7 +110,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     static const bool usable = client::read_answer({wire::FrameType::welcome, welcome}, kOffered).welcome.ok() &&
                                client::read_answer({wire::FrameType::refused, refusal}, kOffered).full;
     if (!usable) {
-        std::abort();  // mutations of what is refused anyway would find nothing
+        std::abort();  // the base message must be accepted, or its mutations would test nothing
     }
     const auto input = std::as_bytes(std::span(data, size));
     read(wire::FrameType::welcome, {input.begin(), input.end()});

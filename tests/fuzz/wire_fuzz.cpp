@@ -1,8 +1,8 @@
-// What a peer's bytes go through first: the frame header's decoder, handshake frames, a running channel, and a lane.
+// The first readers of a peer's bytes: the frame header's decoder, handshake frames, a running channel, and a lane.
 //
-// Random bytes never carry a right CRC, so the first byte of an input chooses: 0 takes the rest as it is, otherwise it
-// is read as a list of frames whose CRCs are computed here. Each is 8 bytes (type, flags, sequence and acknowledgement
-// as small numbers, payload size) and its payload.
+// Random bytes never have a right CRC, so the first byte of an input selects: 0 uses the rest as it is, otherwise it is
+// a list of frames whose CRCs are computed here. Each frame is 8 bytes (type, flags, sequence and acknowledgement as
+// small numbers, payload size) and its payload.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -29,7 +29,7 @@ void require(bool condition) {
     if (!condition) std::abort();
 }
 
-// The same for pieces that come over lanes.
+// The same for pieces that arrive over lanes.
 class CheckingLaneReceiver final : public wire::LaneReceiver {
   public:
     std::span<std::byte> piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override {
@@ -52,7 +52,7 @@ class CheckingLaneReceiver final : public wire::LaneReceiver {
     std::binary_semaphore ended_{0};
 };
 
-// Accepts every bulk piece that lies inside of its one transfer, and checks what it is told.
+// Accepts every bulk piece that lies within its one transfer, and checks its arguments.
 class CheckingReceiver final : public wire::Receiver {
   public:
     std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override {
@@ -66,7 +66,7 @@ class CheckingReceiver final : public wire::Receiver {
     void on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) override {
         require(type == wire::FrameType::commands || type == wire::FrameType::replies ||
                 type == wire::FrameType::control);
-        checksum_ ^= wire::crc32c({payload.get(), bytes});  // every byte is there
+        checksum_ ^= wire::crc32c({payload.get(), bytes});  // reads every byte
         require(!closed_);
     }
     void on_closed(const Error& cause) override {
@@ -97,7 +97,7 @@ std::vector<std::byte> frames_from(Bytes input) {
         header.payload_crc = wire::payload_crc(header.type, payload);
         std::array<std::byte, wire::kHeaderBytes> encoded;
         wire::encode(header, encoded);
-        if (fields[7] == 0xff) {  // a flag, with a CRC that covers it
+        if (fields[7] == 0xff) {  // an invalid flag under a right CRC
             encoded[26] = static_cast<std::byte>(fields[1]);
             const std::uint32_t crc = wire::crc32c(Bytes(encoded).first(32));
             std::memcpy(encoded.data() + 32, &crc, sizeof(crc));
@@ -134,7 +134,7 @@ void feed_channel(Bytes stream) {
     channel.start();
     (void)channel.append(wire::FrameType::replies, 8, [](std::byte* place) { std::memset(place, 0, 8); });
     there->shutdown();
-    channel.close(std::chrono::milliseconds(50));  // ends as soon as the stream does
+    channel.close(std::chrono::milliseconds(50));  // ends when the stream does
     require(!channel.error().ok());
 }
 

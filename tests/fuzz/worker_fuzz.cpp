@@ -1,7 +1,7 @@
-// A whole worker over a driver that does nothing, fed with commands by a client that may say anything.
+// A whole worker over a driver that does nothing, with commands from a hostile client.
 //
-// An input is a list of commands: each the choice of a call, its flags, and the bytes that its body is built from (or a
-// raw body). Bulk data is sent when the worker asks for it, sometimes not as it asked.
+// An input is a list of commands: each selects a call and its flags, and holds the bytes from which its body is built
+// (or a raw body). Bulk data is sent when the worker pulls it, sometimes not as requested.
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -21,19 +21,19 @@ namespace {
 
 constexpr std::size_t kMaxInputBytes = 4u << 10;
 constexpr std::size_t kMaxCommands = 64;
-// Milliseconds in truth; a machine may be busy.
+// It takes milliseconds, but the machine may be loaded.
 constexpr std::chrono::seconds kMaxTimeout{60};
-constexpr std::size_t kPipeBytes = 16u << 10;  // small: zeroing it is much of what an input costs
+constexpr std::size_t kPipeBytes = 16u << 10;  // small, because zeroing it is much of an input's cost
 constexpr std::uint64_t kContext = codec::make_handle(codec::HandleKind::context, 1);
 
-// The client's receiving end: notes pulls, and when the last command was answered.
+// The client's receiving end: records pulls, and whether the last command was answered.
 class Client final : public wire::Receiver {
   public:
     std::deque<codec::PullNotice> take_pulls() {
         const std::lock_guard lock(mutex_);
         return std::exchange(pulls_, {});
     }
-    // Until there is a pull to answer (true), or the command was answered or the session has ended (false).
+    // Waits until there is a pull to answer (true), or the command was answered or the session has ended (false).
     bool wait_for(std::uint64_t number, std::chrono::steady_clock::time_point deadline) {
         std::unique_lock lock(mutex_);
         if (!changed_.wait_until(lock, deadline, [&] { return closed_ || answered_ >= number || !pulls_.empty(); })) {
@@ -59,7 +59,7 @@ class Client final : public wire::Receiver {
             codec::ReplyHeader header;
             std::memcpy(&header, payload.get() + offset, sizeof header);
             if (header.bytes < sizeof header || header.bytes > bytes - offset || header.bytes % 8 != 0) {
-                std::abort();  // the worker's replies are well-formed whatever it was sent
+                std::abort();  // the worker's replies must be well-formed whatever it received
             }
             if (header.kind == codec::ReplyKind::result) {
                 answered_ = std::max(answered_, header.number);
@@ -94,7 +94,7 @@ class Session {
         channel_->close(std::chrono::milliseconds(0));
         worker_.stop("the input ends");
         thread_.join();
-        // What is held refers to other parts of the worker, which in real life is never taken down.
+        // Held work refers to other parts of the worker, which a real process never destroys.
         for (auto& [handle, context] : worker_.objects.contexts) {
             context->each_stream([&](worker::StreamState& stream) {
                 worker_.scheduler.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED);
@@ -127,7 +127,8 @@ class Session {
         }
     }
 
-    // Until the worker has taken all that was sent. A host function's stream waits for ever, so not until all is done.
+    // Until the worker has processed everything sent. The stream of a host function waits for ever, so completion is
+    // not awaited.
     void settle(fuzz::Input& in) {
         fuzz::Body ticket(8);
         send(calls::gpHostFunctionDone::kOpcode, codec::kReplyWanted, kContext, ticket);
@@ -140,7 +141,7 @@ class Session {
   private:
     worker::Worker::Options options() {
         worker::Worker::Options options;
-        // Where a worker's process would end, and its connection with it.
+        // A real worker's process would end here, and its connection with it.
         options.ending = [this] { client_.session_ended(); };
         options.memory_quota_bytes = 1u << 30;
         options.window_base = 0x600000000000;
@@ -155,7 +156,7 @@ class Session {
     std::uint64_t number_ = 0;
 };
 
-// A context and a stream, so that what follows has something to work on.
+// Creates a context and a stream, which later commands can use.
 void begin(Session& session) {
     fuzz::Body retain;
     fuzz::put(retain, kContext);

@@ -1,5 +1,6 @@
-// Two threads move bulk data at the same time, one to the device and one from it, on streams of their own. Both must
-// arrive whole, repeatedly, from pageable and from pinned memory. Settings: mib (default 64), rounds.
+// Two threads move bulk data at the same time, one to the device and one from it, each on its own stream. Both
+// transfers must be complete and correct, repeatedly, with pageable and with pinned memory. Settings: mib (default 64),
+// rounds.
 #include <cstdint>
 #include <thread>
 
@@ -9,7 +10,7 @@ using namespace gpupool::programs;
 
 namespace {
 
-// Words that differ by place, by round and by direction.
+// Words that depend on place, round and direction.
 void fill(uint64_t* data, size_t words, uint64_t seed) {
     for (size_t i = 0; i < words; i++) {
         data[i] = (i + 1) * 0x9e3779b97f4a7c15u ^ seed;

@@ -1,7 +1,6 @@
-// What other calls give while a stream captures: each call, from the capturing thread and from another, in each mode,
-// and how the capture ends afterwards.
-// It prints nothing but "mode.thread.call=answer/end" lines, so that a native and a forwarded run can be compared line
-// by line. What the documentation promises is checked as well.
+// The results of other calls while a stream captures: each call, from the capturing thread and from another, in each
+// mode, and how the capture ends afterwards. Prints only "mode.thread.call=answer/end" lines, so that a native and a
+// forwarded run can be compared line by line. Documented results are checked as well.
 #include <thread>
 
 #include "tests/gpu/driver.h"
@@ -11,11 +10,11 @@ namespace gpupool::programs {
 
 namespace {
 
-// What the calls work on; made before any capture.
+// The objects that the calls use, created before any capture.
 struct Things {
     Things() : module(kernels_ptx().data), function(module.function("add_value")) {
-        DRIVER_OK(cuMemAlloc(&device, bytes));
-        DRIVER_OK(cuMemAllocHost(&pinned, bytes));
+        DRIVER_OK(cuMemAlloc(&device, kBytes));
+        DRIVER_OK(cuMemAllocHost(&pinned, kBytes));
         DRIVER_OK(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING));
         DRIVER_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
         DRIVER_OK(cuEventCreate(&event, CU_EVENT_DEFAULT));
@@ -38,7 +37,7 @@ struct Things {
     Things(const Things&) = delete;
     Things& operator=(const Things&) = delete;
 
-    static constexpr size_t bytes = 4096;
+    static constexpr size_t kBytes = 4096;
     Module module;
     CUfunction function;
     CUdeviceptr device = 0;
@@ -48,10 +47,10 @@ struct Things {
     CUmemoryPool pool = nullptr;
     CUgraph graph = nullptr;
     CUgraphExec executable = nullptr;
-    alignas(4096) unsigned char pageable[bytes] = {};
+    alignas(4096) unsigned char pageable[kBytes] = {};
 };
 
-// The first failure of several calls.
+// The first failure among several results.
 CUresult first(std::initializer_list<CUresult> results) {
     for (const CUresult result : results) {
         if (result != CUDA_SUCCESS) {
@@ -61,7 +60,7 @@ CUresult first(std::initializer_list<CUresult> results) {
     return CUDA_SUCCESS;
 }
 
-// Makes something that the mode might forbid to make.
+// Creates an object whose creation the mode might forbid.
 template <class Make>
 void prepare(Make make) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -70,7 +69,7 @@ void prepare(Make make) {
     DRIVER_OK(cuThreadExchangeStreamCaptureMode(&mode));
 }
 
-// Gives back what a call made, so that only the call itself is judged.
+// Destroys the object that a call created, so that only the call itself is judged.
 template <class Destroy>
 CUresult undo(CUresult made, Destroy destroy) {
     if (made == CUDA_SUCCESS) {
@@ -79,7 +78,7 @@ CUresult undo(CUresult made, Destroy destroy) {
     return made;
 }
 
-// A library that nothing has been asked of yet.
+// A freshly loaded library, none of whose code has been used.
 CUlibrary load_library() {
     CUlibrary loaded = nullptr;
     prepare(
@@ -99,7 +98,7 @@ struct Probe {
     CUresult (*call)(Things&);
 };
 
-const Probe probes[] = {
+const Probe kProbes[] = {
     {"cuMemAlloc",
      [](Things&) {
          CUdeviceptr block = 0;
@@ -127,7 +126,7 @@ const Probe probes[] = {
      }},
     {"cuMemHostRegister",
      [](Things& things) {
-         const CUresult result = cuMemHostRegister(things.pageable, Things::bytes, 0);
+         const CUresult result = cuMemHostRegister(things.pageable, Things::kBytes, 0);
          return undo(result, [&] { return cuMemHostUnregister(things.pageable); });
      }},
     {"cuArrayCreate",
@@ -427,7 +426,7 @@ const Probe probes[] = {
      }},
     {"cuMemHostUnregister",
      [](Things& things) {
-         prepare([&] { return cuMemHostRegister(things.pageable, Things::bytes, 0); });
+         prepare([&] { return cuMemHostRegister(things.pageable, Things::kBytes, 0); });
          const CUresult result = cuMemHostUnregister(things.pageable);
          if (result != CUDA_SUCCESS) {
              prepare([&] { return cuMemHostUnregister(things.pageable); });
@@ -522,9 +521,9 @@ struct Mode {
     const char* name;
     CUstreamCaptureMode mode;
 };
-const Mode modes[] = {{"global", CU_STREAM_CAPTURE_MODE_GLOBAL},
-                      {"thread_local", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
-                      {"relaxed", CU_STREAM_CAPTURE_MODE_RELAXED}};
+const Mode kModes[] = {{"global", CU_STREAM_CAPTURE_MODE_GLOBAL},
+                       {"thread_local", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
+                       {"relaxed", CU_STREAM_CAPTURE_MODE_RELAXED}};
 
 CUresult in_other_thread(const Device& device, const Probe& probe, Things& things) {
     CUresult result = CUDA_ERROR_UNKNOWN;
@@ -558,9 +557,9 @@ int run(int argc, char** argv) {
     const Program program("capture_calls", argc, argv);
     const Device device;
     Things things;
-    for (const Mode& mode : modes) {
+    for (const Mode& mode : kModes) {
         for (const bool other_thread : {false, true}) {
-            for (const Probe& probe : probes) {
+            for (const Probe& probe : kProbes) {
                 try_in(device, things, mode, probe, other_thread);
             }
         }

@@ -1,8 +1,8 @@
-"""What the Python checks share: a registry of checks, and a main program that runs them.
+"""Shared by the Python checks: a registry of checks, and a main program that runs them.
 
-A check is a function that raises when something is wrong and returns a value that a second run must give again. It prints one
-`name value` line each. Values marked as volatile (memory in use) may differ. A check may raise Absent when what it needs is not
-installed: it counts neither way.
+A check is a function that raises on a failure, and otherwise returns a value that must be the same in every run. The
+program prints one `name value` line per check. Values marked as volatile (memory in use) may differ. A check raises
+Absent when a package is missing: then it counts as neither passed nor failed.
 """
 
 import argparse
@@ -14,7 +14,7 @@ CHECKS = []
 
 
 class Absent(Exception):
-    """What a check needs is not installed."""
+    """A package that a check needs is not installed."""
 
 
 def check(function=None, *, volatile=False):
@@ -26,7 +26,7 @@ def check(function=None, *, volatile=False):
 
 
 def run(body):
-    """The value, and whether the check held (None: what it needs is absent)."""
+    """The value, and whether the check passed (None: a package is missing)."""
     try:
         return str(body()), True
     except Absent as absent:
@@ -39,7 +39,7 @@ def run(body):
 
 def main(description, versions):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", metavar="FILE", help="write the values as JSON, too")
+    parser.add_argument("--json", metavar="FILE", help="also write the values as JSON")
     parser.add_argument("names", nargs="*", help="checks to run (all)")
     arguments = parser.parse_args()
     results = {}
@@ -52,7 +52,7 @@ def main(description, versions):
             continue
         results[name] = {"value": value, "held": held, "volatile": volatile}
         if name == "is_available" and not held:
-            break  # without a GPU the others only repeat it
+            break  # without a GPU the other checks would repeat the failure
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump({"versions": versions, "checks": results}, file, indent=1)

@@ -1,5 +1,5 @@
-// Contexts: the primary one (state, flags, retain, release, reset), contexts of one's own, the stack of each thread,
-// limits, and what is left of a destroyed context.
+// Contexts: the primary one (state, flags, retain, release, reset), created ones, each thread's stack, limits, and the
+// remains of a destroyed context.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -65,7 +65,7 @@ void primary(CUdevice device) {
 
     DRIVER_OK(cuDevicePrimaryCtxReset(device));
     check(!primary_is_active(device), "inactive after a reset");
-    check(cuMemAlloc(&block, 1000) != CUDA_SUCCESS, "and no memory comes from it");
+    check(cuMemAlloc(&block, 1000) != CUDA_SUCCESS, "and it provides no memory");
     DRIVER_OK(cuCtxSetCurrent(nullptr));
     DRIVER_OK(cuDevicePrimaryCtxRetain(&first, device));
     DRIVER_OK(cuCtxSetCurrent(first));
@@ -73,7 +73,7 @@ void primary(CUdevice device) {
     DRIVER_OK(cuMemFree(block));
     DRIVER_OK(cuCtxSetCurrent(nullptr));
     DRIVER_OK(cuDevicePrimaryCtxRelease(device));
-    // Whether a reset forgets earlier retains is the driver's business; a release too many is an error either way.
+    // The driver decides whether a reset forgets earlier retains; one release too many is an error either way.
     CUresult result = CUDA_SUCCESS;
     for (int more = 0; more < 3 && result == CUDA_SUCCESS; more++) {
         note("active before release %d more: %d", more + 1, primary_is_active(device));
@@ -147,11 +147,11 @@ void queries(CUdevice device) {
     DRIVER_OK(cuCtxDestroy(context));
 }
 
-// A context takes its memory with it; a thread in which it is still current is told so.
+// A context's memory ends with it. A thread that still has it current gets an error.
 void destroyed(CUdevice device) {
     const CUcontext observer = create(device);
     const CUcontext doomed = create(device);
-    // The module goes with its context: to unload it later would be a use of what is gone.
+    // The module ends with its context, so unloading it later would be a use after free. Hence no destructor.
     static const Module* const module = new Module(kernels_ptx().data);
     CUdeviceptr block = 0;
     size_t before = 0, held = 0, after = 0, total = 0;
@@ -181,7 +181,7 @@ void destroyed(CUdevice device) {
     DRIVER_OK(cuCtxDestroy(observer));
 }
 
-// What one context brought with it does not have to outlive it for the next.
+// Objects of one context need not outlive it for the next one.
 void one_after_another(CUdevice device) {
     for (int round = 0; round < 3; round++) {
         const CUcontext context = create(device);
@@ -216,7 +216,7 @@ void hold(void* held) {
     of.over = true;
 }
 
-// Waiting for one context says nothing of another's streams, and having waited nothing of what came later.
+// Waiting for one context completes no other context's streams, and no later work.
 void waiting_for_one_of_two(CUdevice device) {
     const CUcontext idle = create(device), busy = create(device);
     CUstream stream = nullptr, other = nullptr;
@@ -257,7 +257,7 @@ void waiting_for_one_of_two(CUdevice device) {
     DRIVER_OK(cuCtxDestroy(idle));
 }
 
-// Memory that is freed while another context's copy reads it stays what it was until that has read it.
+// Memory that is freed while another context's copy reads it keeps its content until the copy has read it.
 void freed_while_another_reads(CUdevice device) {
     constexpr size_t bytes = 4096;
     const CUcontext owner = create(device), reader = create(device);
@@ -295,8 +295,8 @@ void freed_while_another_reads(CUdevice device) {
     DRIVER_OK(cuCtxDestroy(owner));
 }
 
-// Who frees memory of one device does not wait for another's work, not even where that has peer access: it may be
-// waiting for who frees.
+// Freeing memory of one device does not wait for another device's work, even with peer access, because that work may
+// wait for the freeing thread.
 void freed_beside_a_peer(CUdevice device) {
     int count = 0, reaches = 0;
     DRIVER_OK(cuDeviceGetCount(&count));
@@ -327,7 +327,7 @@ void freed_beside_a_peer(CUdevice device) {
             held.let_go = true;
         });
         check_result(cuMemFree(block), CUDA_SUCCESS, "memory of the one device is freed while the other works");
-        check(!held.let_go, "%s peer access nobody waits for that", with_access ? "with" : "without");
+        check(!held.let_go, "%s peer access the free does not wait", with_access ? "with" : "without");
         later.join();
         DRIVER_OK(cuStreamSynchronize(stream));
     }

@@ -32,7 +32,7 @@ CUdeviceptr as_device(const void* host) {
     return reinterpret_cast<CUdeviceptr>(host);
 }
 
-// In to `a`, across to `b`, out again: one form of copy each way.
+// Copies to `a`, on to `b`, and back to the host; one kind of copy for each step.
 template <class In, class Across, class Out>
 void round_trip(const char* what, size_t bytes, unsigned seed, In in, Across across, Out out) {
     const DeviceBlock a(bytes), b(bytes);
@@ -144,7 +144,7 @@ void odd_places() {
     check(back == expected, "odd addresses within one allocation");
 }
 
-// Many sizes around the limits at which drivers change their way of copying.
+// Many sizes around the limits where drivers change their method.
 void sizes() {
     constexpr size_t most = (1 << 20) + 9;
     const DeviceBlock block(most);
@@ -195,7 +195,7 @@ void hazards(size_t bytes) {
     DRIVER_OK(cuStreamSynchronize(stream));
     check(memcmp(pinned, source.data(), bytes) == 0, "in from pinned memory and out into it");
 
-    // A pageable source belongs to the caller again as soon as the call returns.
+    // A pageable source may be changed as soon as the call returns.
     std::vector<uint8_t> changing = source;
     DRIVER_OK(cuMemcpyHtoDAsync(a.address, changing.data(), bytes, stream));
     std::fill(changing.begin(), changing.end(), 0);
@@ -237,7 +237,7 @@ void memsets() {
     DRIVER_OK(cuStreamDestroy(stream));
 }
 
-// A synchronous copy out of pinned memory has ended when it returns: also for a stream that does not wait for it.
+// A synchronous copy from pinned memory is complete when it returns, also for a stream that does not wait for it.
 void complete_on_return() {
     constexpr size_t most = 300'000;
     const DeviceBlock block(most);

@@ -1,6 +1,6 @@
 // Further sections of copies.cpp.
 //
-// Threads: a context is current. Errors: as driver.h.
+// Threads: a context is current. Errors: as in driver.h.
 #pragma once
 
 namespace gpupool::programs {

@@ -187,7 +187,7 @@ void copy_arrays() {
     back.host = plane.host;
     check(back.device_equals_host(), "host to array to array to device");
 
-    // The copies by offset are for arrays of one dimension.
+    // The copies by offset are for one-dimensional arrays.
     const Array line(width, 0), second_line(width, 0);
     std::vector<uint8_t> from_device(row), from_array(row);
     DRIVER_OK(cuMemcpyHtoA(line.handle, 0, plane.host.data() + row, row));

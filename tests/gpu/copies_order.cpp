@@ -1,5 +1,5 @@
-// Copies to the device whose source something before them in stream order writes: a host function or a copy, in the
-// same stream or in one that is waited for, by itself or of a graph. They read what that has written.
+// Copies to the device whose source is written by earlier work in stream order: a host function or a copy, in the same
+// stream or in one that is waited for, alone or in a graph. The copies must read the written data.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -12,16 +12,16 @@
 namespace gpupool::programs {
 namespace {
 
-constexpr size_t most_bytes = 200'003;
+constexpr size_t kMaxBytes = 200'003;
 
 struct Fill {
     unsigned char* place;
     size_t bytes;
     unsigned char value;
-    const std::atomic<bool>* go = nullptr;  // not before that
+    const std::atomic<bool>* go = nullptr;  // starts only when this is set
 };
 
-// Late, so that a copy that does not wait for it reads something else.
+// Late, so that a copy that does not wait reads the old content.
 void CUDA_CB fill_slowly(void* data) {
     const Fill& fill = *static_cast<const Fill*>(data);
     if (fill.go != nullptr) {
@@ -33,13 +33,13 @@ void CUDA_CB fill_slowly(void* data) {
 
 class Order {
   public:
-    Order() : pageable_(most_bytes) {
+    Order() : pageable_(kMaxBytes) {
         DRIVER_OK(cuStreamCreate(&first_, CU_STREAM_NON_BLOCKING));
         DRIVER_OK(cuStreamCreate(&second_, CU_STREAM_NON_BLOCKING));
         DRIVER_OK(cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING));
-        DRIVER_OK(cuMemAlloc(&from_, most_bytes));
-        DRIVER_OK(cuMemAlloc(&to_, most_bytes));
-        DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned_), most_bytes));
+        DRIVER_OK(cuMemAlloc(&from_, kMaxBytes));
+        DRIVER_OK(cuMemAlloc(&to_, kMaxBytes));
+        DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned_), kMaxBytes));
     }
     ~Order() {
         cuMemFreeHost(pinned_);
@@ -52,8 +52,8 @@ class Order {
     Order(const Order&) = delete;
     Order& operator=(const Order&) = delete;
 
-    // `enqueue` enqueues what fills the source with the value, and the copy, or makes it; it returns a stream to wait
-    // for.
+    // `enqueue` enqueues the work that fills the source with the value, and the copy (or makes the copy); returns a
+    // stream to wait for.
     template <class Enqueue>
     void expect(const char* what, size_t bytes, unsigned char* source, Enqueue enqueue) {
         value_++;
@@ -158,7 +158,7 @@ class Order {
         });
     }
 
-    // What a graph does in the client: from here on the program has such a graph.
+    // Graphs with nodes that run in the client. From here on the program has such a graph.
     void graphs(size_t bytes) {
         const auto behind = [&](const char* what, auto capture) {
             CUgraph graph = nullptr;
@@ -195,16 +195,17 @@ class Order {
 
 void copy_in_order() {
     Order order;
-    for (const size_t bytes : {size_t{4096}, most_bytes}) {
+    for (const size_t bytes : {size_t{4096}, kMaxBytes}) {
         order.synchronous(bytes);
         order.asynchronous(bytes);
     }
-    for (const size_t bytes : {size_t{4096}, most_bytes}) {
+    for (const size_t bytes : {size_t{4096}, kMaxBytes}) {
         order.graphs(bytes);
     }
 }
 
-// More rows than any buffer should hold, both ways, behind a host function that waits for the caller of all of them.
+// More rows than any buffer should hold, in both directions, behind a host function that waits until the caller has
+// enqueued all of them.
 void rows_behind_their_caller() {
     constexpr size_t width = 3'000, pitch = 3'072, height = 11'000, times = 6;  // 33 MB each
     constexpr size_t bytes = pitch * height;
@@ -242,7 +243,7 @@ void rows_behind_their_caller() {
         DRIVER_OK(cuMemcpy2DAsync(&from, stream));
     }
     for (size_t row = 0; row < height; row++) {
-        memset(in + row * pitch, static_cast<int>(row % 251), width);  // they are read when their turn comes
+        memset(in + row * pitch, static_cast<int>(row % 251), width);  // the rows are read only when the copy runs
     }
     go = true;
     go.notify_all();

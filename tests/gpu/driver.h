@@ -1,11 +1,11 @@
-// The driver API's side of tests/programs/report.h: checked calls, sections chosen by name, and a device with its
-// context.
+// The counterpart of tests/programs/report.h for the driver API: checked calls, sections selected by name, and a device
+// with its context.
 //
-// Every program here takes names of its sections (none: all), NAME=NUMBER settings, and --list. It links with nothing
-// but libcuda.so.1, whoever provides that.
+// Every program here takes names of its sections (none: all), NAME=NUMBER settings, and --list. It links only against
+// libcuda.so.1, of any vendor.
 //
-// Threads: any, except where a function says otherwise. Errors: DRIVER_OK ends the program, since what follows a failed
-// call means nothing; check_result only counts.
+// Threads: any, except where noted. Errors: DRIVER_OK ends the program, since results after a failed call are
+// meaningless; check_result only counts.
 #pragma once
 
 #include <cuda.h>
@@ -24,15 +24,15 @@ std::string result_name(CUresult result);  // "CUDA_ERROR_INVALID_VALUE (1)"
 void driver_ok(CUresult result, const char* call, const char* file, int line);
 bool check_result(CUresult actual, CUresult expected, const char* what);
 
-// The sections and settings that the command line asks for.
+// The sections and settings given on the command line.
 class Program {
   public:
     Program(const char* name, int argc, char** argv, unsigned limit_in_seconds = 180);
 
     long long number(const std::string& name, long long otherwise) const;
     bool flag(std::string_view name) const;  // --name
-    // Runs `body` when the section was asked for, by name or by asking for none. A section that is not `by_default`
-    // runs only when it was named.
+    // Runs `body` when the section was selected, by its name or because none was named. A section that is not
+    // `by_default` runs only when named.
     void section(const std::string& name, const std::function<void()>& body, bool by_default = true);
     int finish();
 
@@ -45,7 +45,7 @@ class Program {
     std::vector<std::string> known_;
 };
 
-// Initialises the driver, retains device 0's primary context and makes it current; gives it back at the end.
+// Initializes the driver, retains device 0's primary context and makes it current; releases it at the end.
 class Device {
   public:
     Device();
@@ -57,7 +57,7 @@ class Device {
     CUcontext context() const { return context_; }
     void use() const;  // makes the context current to the calling thread
     int attribute(CUdevice_attribute attribute) const;
-    // The software GPU cannot run machine code and says so in its name.
+    // The software GPU cannot run machine code; its device name identifies it.
     bool is_software() const;
 
   private:
@@ -80,20 +80,20 @@ class Module {
     CUmodule module_ = nullptr;
 };
 
-// Launches with the given parameters; the grid and block are one-dimensional.
+// Launches with these parameters; grid and block are one-dimensional.
 template <class... Parameters>
 CUresult launch(CUfunction function, unsigned blocks, unsigned threads, CUstream stream, Parameters... parameters) {
     void* addresses[] = {static_cast<void*>(&parameters)..., nullptr};
     return cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, addresses, nullptr);
 }
 
-// A kernel `spin` that nobody releases ends by itself after this many rounds: some ten seconds.
-constexpr unsigned spin_limit = 40'000'000;
+// The kernel `spin` ends by itself after this many rounds, some ten seconds, if nothing releases it.
+constexpr unsigned kSpinLimit = 40'000'000;
 
-// Runs this program again with `argument` and returns its wait status; what must not harm this process happens there.
+// Runs this program again with `argument` and returns its wait status, for work that could damage this process.
 int run_self(const char* argument);
 
-// Runs `work` in a forked child, for a minute at most; true when it ended by itself and no check failed in it.
+// Runs `work` in a forked child, for a minute at most; true when the child ended by itself and no check failed in it.
 bool child_succeeds(const std::function<void()>& work);
 
 }  // namespace gpupool::programs

@@ -1,7 +1,6 @@
-// Mistakes and the driver's answers to them. What the documentation promises is checked; what it leaves open is only
-// printed.
-// --print writes nothing but "check=value" lines, so that a native and a forwarded run can be compared line by line.
-// Mistakes that poison their context, or that a driver may answer by crashing, happen in child processes.
+// Mistakes and the driver's answers. Documented answers are checked; undefined ones are only printed. --print writes
+// only "check=value" lines, so that a native and a forwarded run can be compared line by line. Mistakes that poison
+// their context, or may crash a driver, run in child processes.
 #include "tests/gpu/errors.h"
 
 #include <sys/wait.h>
@@ -38,7 +37,7 @@ struct Child {
     void (*body)();
 };
 
-const Child children[] = {
+const Child kChildren[] = {
     {"--child-before-init", mistakes_before_init},
     {"--child-no-context", mistakes_without_context},
     {"--child-illegal-address", illegal_address},
@@ -51,7 +50,7 @@ const Child children[] = {
 };
 
 void run_child(const Child& child) {
-    // The child learns how to print from its environment: it has one argument only.
+    // Passed through the environment, because the child takes one argument only.
     setenv("GPUPOOL_ERRORS_PRINT", printing_values ? "1" : "0", 1);
     const int status = run_self(child.argument);
     const bool held = WIFEXITED(status) && WEXITSTATUS(status) == 0;
@@ -69,7 +68,7 @@ int child_main(const char* argument) {
     const char* print = getenv("GPUPOOL_ERRORS_PRINT");
     printing_values = print != nullptr && strcmp(print, "1") == 0;
     limit_seconds(60);
-    for (const Child& child : children) {
+    for (const Child& child : kChildren) {
         if (strcmp(argument, child.argument) == 0) {
             child.body();
             return failed_checks.load() == 0 ? 0 : 1;
@@ -83,7 +82,7 @@ int run(int argc, char** argv) {
     printing_values = program.flag("print");
     const auto section = [&](const char* name, void (*body)()) {
         if (printing_values) {
-            body();  // all of them, without headings
+            body();  // all sections, without headings
         } else {
             program.section(name, body);
         }
@@ -99,7 +98,7 @@ int run(int argc, char** argv) {
         section("whose", whose_mistakes);
         section("registration", registration_mistakes);
     }
-    for (const Child& child : children) {
+    for (const Child& child : kChildren) {
         if (printing_values) {
             run_child(child);
         } else {

@@ -1,7 +1,7 @@
 // The sections of errors.cpp: each makes mistakes and reports the driver's answers.
 //
-// Threads: one. Errors: report() counts an answer that is none of the expected ones; with none expected, any failure
-// will do.
+// Threads: one. Errors: report() counts an answer that is not among the expected ones; if none is expected, any failure
+// is accepted.
 #pragma once
 
 #include <cuda.h>
@@ -22,7 +22,7 @@ void event_mistakes();
 void whose_mistakes();
 void registration_mistakes();
 
-// Each in a process of its own.
+// Each in its own process.
 void mistakes_before_init();
 void mistakes_without_context();
 void illegal_address();

@@ -8,10 +8,10 @@ namespace gpupool::programs {
 
 namespace {
 
-// Launches a kernel that goes wrong; the mistake shows at the next synchronization and stays for good.
+// Launches a kernel that fails. The next synchronization reports the error, and it is permanent.
 void go_wrong(const char* what, std::initializer_list<CUresult> expected, const char* kernel, void** parameters) {
     const Device device;
-    static const Module* const module = new Module(faults_ptx().data);  // cannot be unloaded after what follows
+    static const Module* const module = new Module(faults_ptx().data);  // cannot be unloaded after the failure
     const CUfunction function = module->function(kernel);
     CUdeviceptr block = 0, other = 0;
     DRIVER_OK(cuMemAlloc(&block, 4096));
@@ -127,13 +127,13 @@ void null_handles() {
     report("null_arrays_copy", cuMemcpyAtoA(nullptr, 0, nullptr, 0, 64), {});
 }
 
-// What a context held that went wrong is free when it has been destroyed, for the next one.
+// The memory of a failed context is free for the next one once it has been destroyed.
 void replaced_context() {
     const Device device;
     for (int round = 0; round < 3; round++) {
         CUcontext context = nullptr;
         if (round != 0 && !device.is_software()) {
-            break;  // a GPU's driver makes no context any more in a process whose kernel went wrong
+            break;  // a GPU's driver creates no further context in a process whose kernel failed
         }
         DRIVER_OK(cuCtxCreate(&context, nullptr, 0, device.device()));
         CUdeviceptr block = 0, large = 0;

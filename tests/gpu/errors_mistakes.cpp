@@ -67,7 +67,7 @@ void memory_mistakes() {
     DRIVER_OK(cuCtxGetCurrent(&context));
     report("peer_copy_nowhere", cuMemcpyPeerAsync(0x1000, context, block, context, 64, nullptr), {});
     report("peer_copy_without_context", cuMemcpyPeerAsync(block, context, block + 512, nullptr, 64, nullptr),
-           {CUDA_SUCCESS, CUDA_ERROR_INVALID_CONTEXT});  // a driver may take the address's own
+           {CUDA_SUCCESS, CUDA_ERROR_INVALID_CONTEXT});  // a driver may use the address's own context
     report("memset_nowhere", cuMemsetD8Async(0x1000, 0, 64, nullptr), {CUDA_ERROR_INVALID_VALUE});
     report("copy_to_nowhere", cuMemcpyHtoD(0x1000, host.data(), 64), {CUDA_ERROR_INVALID_VALUE});
     report("copy_from_nowhere", cuMemcpyDtoH(host.data(), 0x1000, 64), {CUDA_ERROR_INVALID_VALUE});
@@ -108,7 +108,7 @@ void reservation_mistakes() {
     report("free_reserved_twice", cuMemAddressFree(range, 4 * part), {CUDA_ERROR_INVALID_VALUE});
     report("map_freed", cuMemMap(range, part, 0, memory, 0), {CUDA_ERROR_INVALID_VALUE});
     DRIVER_OK(cuMemRelease(memory));
-    // None of these has taken anything from what lies there.
+    // None of these may have freed the memory.
     CUdeviceptr other = 0;
     DRIVER_OK(cuMemAlloc(&other, 16 * part));
     DRIVER_OK(cuMemAddressReserve(&beside, 2 * part, 0, block, 0));
@@ -144,7 +144,7 @@ void module_mistakes() {
     report("library_load_garbage", cuLibraryLoadData(&library, garbage, nullptr, nullptr, 0, nullptr, nullptr, 0),
            {CUDA_SUCCESS, CUDA_ERROR_INVALID_PTX, CUDA_ERROR_INVALID_IMAGE});
     CUkernel kernel = nullptr;
-    if (library != nullptr) {  // a driver that loads lazily finds out later
+    if (library != nullptr) {  // a driver that loads lazily detects the error later
         report("library_garbage_kernel", cuLibraryGetKernel(&kernel, library, "store_word"), {});
         report("library_garbage_unload", cuLibraryUnload(library), {CUDA_SUCCESS});
     }
@@ -201,7 +201,7 @@ void event_mistakes() {
     DRIVER_OK(cuEventDestroy(untimed));
 }
 
-// A call that fails says so itself, or else what waits for its stream next does, once; nobody else is told.
+// A failed call reports its error itself, or the next wait for its stream does, once. No other stream's wait does.
 void whose_mistakes() {
     CUstream own = nullptr, others = nullptr;
     CUevent event = nullptr;
@@ -212,27 +212,27 @@ void whose_mistakes() {
     DRIVER_OK(cuMemAllocAsync(&block, 1024, own));
     DRIVER_OK(cuStreamSynchronize(own));
     const auto fails = [&] { return cuMemsetD8Async(block, 1, size_t{1} << 40, own); };
-    // What a later call may have to say of `call`, which must have failed by then.
-    const auto told = [](const char* what, CUresult call, CUresult later) {
+    // Checks that `call` or `later`, but not both, reported the error.
+    const auto expect_reported_once = [](const char* what, CUresult call, CUresult later) {
         check_result(call == CUDA_SUCCESS ? later : call, CUDA_ERROR_INVALID_VALUE, what);
-        check(call == CUDA_SUCCESS || later == CUDA_SUCCESS, "%s: told once", what);
+        check(call == CUDA_SUCCESS || later == CUDA_SUCCESS, "%s: the failure is reported once", what);
     };
     CUresult call = fails();
     check_result(cuStreamSynchronize(others), CUDA_SUCCESS, "another stream's synchronization");
-    told("its stream's synchronization", call, cuStreamSynchronize(own));
+    expect_reported_once("its stream's synchronization", call, cuStreamSynchronize(own));
     check_result(cuStreamSynchronize(own), CUDA_SUCCESS, "the same again");
     call = fails();
     DRIVER_OK(cuEventRecord(event, others));
     check_result(cuEventSynchronize(event), CUDA_SUCCESS, "an event of another stream");
     DRIVER_OK(cuEventRecord(event, own));
-    told("an event of its stream", call, cuEventSynchronize(event));
+    expect_reported_once("an event of its stream", call, cuEventSynchronize(event));
     call = fails();
     DRIVER_OK(cuStreamSynchronize(others));
-    told("the context's synchronization", call, cuCtxSynchronize());
+    expect_reported_once("the context's synchronization", call, cuCtxSynchronize());
     call = fails();
     DRIVER_OK(cuStreamDestroy(own));
     DRIVER_OK(cuStreamSynchronize(others));
-    told("the context's synchronization, its stream being destroyed", call, cuCtxSynchronize());
+    expect_reported_once("the context's synchronization, its stream being destroyed", call, cuCtxSynchronize());
     check_result(cuCtxSynchronize(), CUDA_SUCCESS, "the same again");
     DRIVER_OK(cuMemFree(block));
     cuEventDestroy(event);

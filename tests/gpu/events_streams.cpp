@@ -1,5 +1,5 @@
-// Streams and events: properties, order between streams, the legacy stream's rules, elapsed time, waiting on and
-// writing to memory, host functions.
+// Streams and events: properties, order between streams, the legacy stream's rules, elapsed time, memory waits and
+// writes, host functions.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,7 +13,7 @@ using namespace gpupool::programs;
 
 namespace {
 
-// Device words: a flag to wait for, what the waiting kernel saw, a log of tickets and its length.
+// Device words: a flag to wait for, the waiting kernel's result, a log of tickets and its length.
 struct Words {
     CUdeviceptr base = 0;
     Words() { DRIVER_OK(cuMemAlloc(&base, 256)); }
@@ -24,7 +24,7 @@ struct Words {
     CUdeviceptr outcome() const { return base + 4; }
     CUdeviceptr next() const { return base + 8; }
     CUdeviceptr log() const { return base + 64; }
-    // Kernels that released others may be at work still: those have seen their words, nobody has waited for them.
+    // Kernels that released others may still be running; they have written their words, but were not waited for.
     void clear() const {
         DRIVER_OK(cuCtxSynchronize());
         DRIVER_OK(cuMemsetD8(base, 0, 256));
@@ -43,7 +43,7 @@ struct Kernels {
     CUfunction append = module.function("append_ticket");
     CUfunction store = module.function("store_word");
 
-    // Loads every kernel, so that no first launch waits while another kernel does.
+    // Loads every kernel, so that no first launch waits while another kernel runs.
     explicit Kernels(const Words& words) {
         DRIVER_OK(cuMemsetD32(words.base, 1, 64));
         DRIVER_OK(wait(nullptr, words));
@@ -52,7 +52,7 @@ struct Kernels {
         DRIVER_OK(cuCtxSynchronize());
     }
     CUresult wait(CUstream stream, const Words& words) const {
-        return launch(spin, 1, 1, stream, words.flag(), words.outcome(), spin_limit);
+        return launch(spin, 1, 1, stream, words.flag(), words.outcome(), kSpinLimit);
     }
     CUresult ticket(CUstream stream, const Words& words, unsigned number) const {
         return launch(append, 1, 1, stream, words.log(), 16u, words.next(), number);
@@ -142,8 +142,8 @@ void order_by_events(const Words& words, const Kernels& kernels) {
     }
 }
 
-// An event that is asked for again and again, and recorded again in between: "complete" means that what was copied back
-// before it, in its own stream and in another one that it waited for, is there.
+// An event that is queried repeatedly and recorded again in between. "Complete" means that data copied back before it
+// has arrived, both in its own stream and in another one that this waited for.
 void query_again(const Words& words, const Kernels& kernels) {
     constexpr unsigned rounds = 200;
     words.clear();
@@ -173,7 +173,7 @@ void query_again(const Words& words, const Kernels& kernels) {
         DRIVER_OK(result);
         wrong += seen[0] == round && seen[1] == round ? 0 : 1;
     }
-    check(wrong == 0, "%u of %u times a complete event came before its data", wrong, rounds);
+    check(wrong == 0, "%u of %u times an event was complete before its data", wrong, rounds);
     check_result(cuEventQuery(event), CUDA_SUCCESS, "still complete");
 
     DRIVER_OK(kernels.wait(stream, words));
@@ -186,7 +186,7 @@ void query_again(const Words& words, const Kernels& kernels) {
 
     words.clear();
     DRIVER_OK(kernels.wait(stream, words));
-    for (unsigned i = 0; i < 700; i++) {  // more than is given to the driver at a time, if less than it takes
+    for (unsigned i = 0; i < 700; i++) {  // more than the worker issues at once, fewer than the driver queues
         DRIVER_OK(launch(kernels.store, 1, 1, stream, words.base + 128, i));
     }
     DRIVER_OK(cuEventRecord(event, stream));
@@ -198,7 +198,7 @@ void query_again(const Words& words, const Kernels& kernels) {
     while (seen_last == CUDA_ERROR_NOT_READY && std::chrono::steady_clock::now() < until) {
         seen_last = cuEventQuery(event);
     }
-    check_result(seen_last, CUDA_SUCCESS, "who only asks hears of its end");
+    check_result(seen_last, CUDA_SUCCESS, "a query reports its end");
     unsigned late = 0;
     for (unsigned round = 0; round < rounds; round++) {
         DRIVER_OK(cuMemsetD32Async(words.log(), round, 1, stream));
@@ -217,8 +217,8 @@ void query_again(const Words& words, const Kernels& kernels) {
     }
 }
 
-// An event stands for its last record as of when somebody names it. Behind a large copy from the host that record may
-// yet have to be made when another stream makes the next one.
+// A wait for an event refers to its last record at the time of the call. Behind a large copy from the host that record
+// may not be issued yet when another stream records the event again.
 void recorded_again(const Words& words, const Kernels& kernels) {
     constexpr size_t bytes = 8u << 20;
     CUstream copying = nullptr, working = nullptr, behind = nullptr, releasing = nullptr;
@@ -243,13 +243,13 @@ void recorded_again(const Words& words, const Kernels& kernels) {
     DRIVER_OK(kernels.ticket(behind, words, 2));
     DRIVER_OK(cuStreamSynchronize(copying));
     check_result(cuEventQuery(event), CUDA_ERROR_NOT_READY, "recorded behind a copy, then behind a waiting kernel");
-    check_result(cuStreamQuery(behind), CUDA_ERROR_NOT_READY, "who waits for it waits for the kernel");
+    check_result(cuStreamQuery(behind), CUDA_ERROR_NOT_READY, "a stream that waits for it waits for the kernel");
     DRIVER_OK(kernels.release(releasing, words));
     DRIVER_OK(cuEventSynchronize(event));
     DRIVER_OK(cuStreamSynchronize(behind));
     check(words.read(words.log()) == 1 && words.read(words.log() + 4) == 2, "in that order");
 
-    // The other way round: who waits means the record before, which is complete.
+    // The other way round: the wait refers to the earlier record, which is complete.
     words.clear();
     DRIVER_OK(cuEventRecord(event, working));
     DRIVER_OK(copy());
@@ -258,12 +258,12 @@ void recorded_again(const Words& words, const Kernels& kernels) {
     DRIVER_OK(kernels.wait(working, words));
     DRIVER_OK(cuEventRecord(event, working));
     DRIVER_OK(cuStreamSynchronize(copying));
-    check_result(cuEventQuery(event), CUDA_ERROR_NOT_READY, "a stream that waited for the record before went on");
+    check_result(cuEventQuery(event), CUDA_ERROR_NOT_READY, "a stream that waited for the earlier record continued");
     DRIVER_OK(kernels.release(releasing, words));
     DRIVER_OK(cuEventSynchronize(event));
-    check(words.read(words.outcome()) == 1, "and the kernel was released, not tired of waiting");
+    check(words.read(words.outcome()) == 1, "and the kernel was released and did not reach its limit");
 
-    // Again and again in two streams, and destroyed while records of it are to be made.
+    // Repeatedly in two streams, and destroyed while its records are not issued yet.
     words.clear();
     DRIVER_OK(kernels.wait(working, words));
     for (unsigned round = 0; round < 50; round++) {
@@ -273,7 +273,7 @@ void recorded_again(const Words& words, const Kernels& kernels) {
         DRIVER_OK(cuStreamWaitEvent(behind, event, 0));
     }
     DRIVER_OK(cuEventDestroy(event));
-    check_result(cuStreamQuery(behind), CUDA_ERROR_NOT_READY, "who waits for the last record");
+    check_result(cuStreamQuery(behind), CUDA_ERROR_NOT_READY, "a wait for the last record");
     DRIVER_OK(kernels.release(releasing, words));
     DRIVER_OK(cuStreamSynchronize(behind));
     DRIVER_OK(cuStreamSynchronize(copying));
@@ -285,7 +285,7 @@ void recorded_again(const Words& words, const Kernels& kernels) {
     }
 }
 
-// The legacy stream waits for blocking streams and they for it; non-blocking streams go on meanwhile.
+// The legacy stream waits for blocking streams and they for it; non-blocking streams are not affected.
 void legacy_rules(const Words& words, const Kernels& kernels) {
     words.clear();
     CUstream blocking = nullptr, other = nullptr, independent = nullptr;
@@ -310,14 +310,14 @@ void legacy_rules(const Words& words, const Kernels& kernels) {
     DRIVER_OK(cuStreamDestroy(independent));
 }
 
-// Who asks for a blocking stream again and again does not wait for what the legacy stream has to do behind it.
+// Polling a blocking stream does not wait for later work of the legacy stream.
 void polled_beside_legacy(const Words& words, const Kernels& kernels) {
     words.clear();
     const CUdeviceptr own_flag = words.log() + 100, own_outcome = words.log() + 104;
     CUstream blocking = nullptr, releasing = nullptr;
     DRIVER_OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
     DRIVER_OK(cuStreamCreate(&releasing, CU_STREAM_NON_BLOCKING));
-    DRIVER_OK(launch(kernels.spin, 1, 1, blocking, own_flag, own_outcome, spin_limit));
+    DRIVER_OK(launch(kernels.spin, 1, 1, blocking, own_flag, own_outcome, kSpinLimit));
     check_result(cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY, "the legacy stream, beside a busy blocking stream");
     DRIVER_OK(kernels.wait(nullptr, words));
     check_result(cuStreamQuery(blocking), CUDA_ERROR_NOT_READY, "a kernel waits");
@@ -339,17 +339,17 @@ void polled_beside_legacy(const Words& words, const Kernels& kernels) {
     for (int i = 0; i < 5000 && !waited; i++) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    check(waited, "who waits for that stream has waited for no more");
+    check(waited, "a wait for that stream waited for nothing else");
     check_result(cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY, "the legacy stream is not");
     DRIVER_OK(kernels.release(releasing, words));
     waiting.join();
     DRIVER_OK(cuCtxSynchronize());
-    check(words.read(words.outcome()) == 1, "whose kernel was released, not tired of waiting");
+    check(words.read(words.outcome()) == 1, "its kernel was released and did not reach its limit");
     DRIVER_OK(cuStreamDestroy(blocking));
     DRIVER_OK(cuStreamDestroy(releasing));
 }
 
-// The same where kernels may print, so that who waits has that written out as well.
+// The same where kernels may print, so that a wait also writes their output.
 void polled_beside_legacy_and_prints(const Words& words, const Kernels& kernels) {
     static constexpr char kPrints[] = R"(
 .version 7.0
@@ -385,7 +385,7 @@ void polled_beside_legacy_and_prints(const Words& words, const Kernels& kernels)
     DRIVER_OK(cuModuleUnload(module));
 }
 
-// Whatever tells that work is complete tells it of its stream as well, also who has found that busy before.
+// Every way to learn that work is complete also covers its stream, even if that was found busy before.
 void found_busy_and_waited_for(const Words& words, const Kernels& kernels) {
     CUstream working = nullptr, releasing = nullptr, behind = nullptr;
     CUevent event = nullptr;
@@ -419,7 +419,7 @@ void found_busy_and_waited_for(const Words& words, const Kernels& kernels) {
     }
 }
 
-// A destroyed stream still does its work; a destroyed event still holds who waits for it.
+// A destroyed stream still runs its work; a destroyed event still blocks its waiters.
 void destroyed_while_busy(const Words& words, const Kernels& kernels) {
     words.clear();
     CUstream busy = nullptr, behind = nullptr, releasing = nullptr;
@@ -501,7 +501,7 @@ void CUDA_CB host_function(void* data) {
     log.inside.fetch_sub(1);
 }
 
-// What a host function may not do, and the older form of it.
+// Calls that a host function may not make, and the older way to enqueue one.
 void inner_calls(CUstream first, CUstream second, HostLog& log) {
     DRIVER_OK(cuLaunchHostFunc(
         first,
@@ -551,7 +551,7 @@ void host_functions(const Words& words, const Kernels& kernels) {
     }
     check(in_order, "each stream's in its order");
 
-    // Both streams are free to go now, and still no two host functions may run at the same time.
+    // Both streams are ready now, but no two host functions may run at the same time.
     log.count.store(0);
     for (int i = 0; i < per_stream; i++) {
         for (int s = 0; s < 2; s++) {

@@ -1,5 +1,6 @@
-// fork() and the driver: a child of a process that has initialised CUDA gets CUDA_ERROR_NOT_INITIALIZED from
-// everything, the parent goes on; forked before, both work; and a child that executes a program starts afresh.
+// fork() and the driver. In a child of a process that has initialized CUDA every call returns
+// CUDA_ERROR_NOT_INITIALIZED, and the parent continues. After a fork before initialization both work. A child that
+// executes a program starts afresh.
 #include "tests/gpu/driver.h"
 #include "tests/gpu/images.h"
 
@@ -60,7 +61,7 @@ int main(int argc, char** argv) {
               "a program that a child executed");
         DRIVER_OK(cuMemcpyDtoH(&seen, block, sizeof seen));
         check(seen == 99, "parent: its memory is as it was (%u)", seen);
-        check(works(), "parent: goes on");
+        check(works(), "parent: continues");
         DRIVER_OK(cuMemFree(block));
     });
     return program.finish();

@@ -11,11 +11,11 @@
 namespace gpupool::programs {
 
 GraphWork::GraphWork() : module(kernels_ptx().data), add(module.function("add_value")) {
-    DRIVER_OK(cuMemAlloc(&device, bytes));
-    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&host_in), bytes));
-    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&host_out), bytes));
+    DRIVER_OK(cuMemAlloc(&device, kBytes));
+    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&host_in), kBytes));
+    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&host_out), kBytes));
     DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    DRIVER_OK(launch(add, 1, 1, stream, device, 0u, 0u));  // loads the kernel: a capture must not
+    DRIVER_OK(launch(add, 1, 1, stream, device, 0u, 0u));  // loads the kernel, which a capture must not do
     DRIVER_OK(cuStreamSynchronize(stream));
 }
 
@@ -27,18 +27,18 @@ GraphWork::~GraphWork() {
 }
 
 void GraphWork::fill_host(unsigned value) const {
-    std::fill_n(host_in, words, value);
-    std::fill_n(host_out, words, 0u);
+    std::fill_n(host_in, kWords, value);
+    std::fill_n(host_out, kWords, 0u);
 }
 
 bool GraphWork::host_holds(unsigned value) const {
-    return std::all_of(host_out, host_out + words, [value](unsigned seen) { return seen == value; });
+    return std::all_of(host_out, host_out + kWords, [value](unsigned seen) { return seen == value; });
 }
 
 bool GraphWork::device_holds(unsigned value) const {
     DRIVER_OK(cuCtxSynchronize());
-    std::vector<unsigned> back(words);
-    DRIVER_OK(cuMemcpyDtoH(back.data(), device, bytes));
+    std::vector<unsigned> back(kWords);
+    DRIVER_OK(cuMemcpyDtoH(back.data(), device, kBytes));
     return std::all_of(back.begin(), back.end(), [value](unsigned seen) { return seen == value; });
 }
 
@@ -56,7 +56,7 @@ CUgraphExec instantiate(CUgraph graph) {
 
 namespace {
 
-// Kernel parameters whose addresses stay good as long as this does.
+// Kernel parameters whose addresses are valid as long as this object.
 struct AddParameters {
     CUdeviceptr data;
     unsigned count;
@@ -64,14 +64,14 @@ struct AddParameters {
     void* addresses[3];
     CUDA_KERNEL_NODE_PARAMS node{};
 
-    AddParameters(const GraphWork& work, unsigned added) : data(work.device), count(GraphWork::words), value(added) {
+    AddParameters(const GraphWork& work, unsigned added) : data(work.device), count(GraphWork::kWords), value(added) {
         addresses[0] = &data;
         addresses[1] = &count;
         addresses[2] = &value;
         node.func = work.add;
-        node.gridDimX = GraphWork::blocks;
+        node.gridDimX = GraphWork::kBlocks;
         node.gridDimY = node.gridDimZ = 1;
-        node.blockDimX = GraphWork::threads;
+        node.blockDimX = GraphWork::kThreads;
         node.blockDimY = node.blockDimZ = 1;
         node.kernelParams = addresses;
     }
@@ -85,7 +85,7 @@ CUDA_MEMCPY3D copy_out(const GraphWork& work) {
     copy.srcDevice = work.device;
     copy.dstMemoryType = CU_MEMORYTYPE_HOST;
     copy.dstHost = work.host_out;
-    copy.WidthInBytes = GraphWork::bytes;
+    copy.WidthInBytes = GraphWork::kBytes;
     copy.Height = copy.Depth = 1;
     return copy;
 }
@@ -95,7 +95,7 @@ CUDA_MEMSET_NODE_PARAMS set_all(const GraphWork& work, unsigned value) {
     parameters.dst = work.device;
     parameters.value = value;
     parameters.elementSize = 4;
-    parameters.width = GraphWork::words;
+    parameters.width = GraphWork::kWords;
     parameters.height = 1;
     return parameters;
 }
@@ -105,7 +105,7 @@ struct Chain {
     CUgraphNode set = nullptr, first = nullptr, second = nullptr, out = nullptr;
 };
 
-// memset to `start`, add, add, copy to the host.
+// memset to `start`, two additions, copy to the host.
 Chain build_chain(const GraphWork& work, const Device& device, unsigned start, unsigned first, unsigned second) {
     Chain chain;
     const AddParameters one(work, first), two(work, second);
@@ -139,7 +139,7 @@ void explicit_graph(const GraphWork& work, const Device& device) {
     check(type == CU_GRAPH_NODE_TYPE_MEMSET, "type of a node");
     CUDA_KERNEL_NODE_PARAMS seen{};
     DRIVER_OK(cuGraphKernelNodeGetParams(chain.first, &seen));
-    check(seen.gridDimX == GraphWork::blocks && seen.blockDimX == GraphWork::threads, "a kernel node's shape: %u, %u",
+    check(seen.gridDimX == GraphWork::kBlocks && seen.blockDimX == GraphWork::kThreads, "a kernel node's shape: %u, %u",
           seen.gridDimX, seen.blockDimX);
     check(seen.func == work.add, "a kernel node's function");
     check(seen.kernelParams != nullptr && *static_cast<unsigned*>(seen.kernelParams[2]) == 5,
@@ -147,7 +147,7 @@ void explicit_graph(const GraphWork& work, const Device& device) {
     CUgraphNode before = nullptr;
     size_t count = 1;
     DRIVER_OK(cuGraphNodeGetDependencies(chain.second, &before, nullptr, &count));
-    check(count == 1 && before == chain.first, "what a node depends on");
+    check(count == 1 && before == chain.first, "a node's dependencies");
 
     CUgraph clone = nullptr;
     CUgraphNode cloned = nullptr;
@@ -180,13 +180,13 @@ void updates(const GraphWork& work, const Device& device) {
     CUgraphExecUpdateResultInfo information{};
     DRIVER_OK(cuGraphExecUpdate(executable, other.graph, &information));
     check(information.result == CU_GRAPH_EXEC_UPDATE_SUCCESS, "updated from another graph");
-    check(run_gives(work, executable, 777), "and does what that graph does");
+    check(run_gives(work, executable, 777), "and has that graph's effect");
     CUgraphNode more = nullptr;
     DRIVER_OK(cuGraphAddKernelNode(&more, other.graph, &other.out, 1, &changed.node));
     check_result(cuGraphExecUpdate(executable, other.graph, &information), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
                  "an update from a graph of another shape");
     check(run_gives(work, executable, 777), "which changed nothing");
-    // Fewer nodes, of which the first is of another type: what counts is their number.
+    // Fewer nodes, the first of another type; the difference in number is reported.
     CUgraph shorter = nullptr;
     CUgraphNode only = nullptr;
     DRIVER_OK(cuGraphCreate(&shorter, 0));
@@ -205,7 +205,7 @@ void updates(const GraphWork& work, const Device& device) {
     DRIVER_OK(cuGraphExecDestroy(executable));
 }
 
-// A launch is of what the graph was then, also where it has to wait for something before it in its stream.
+// A launch runs the graph as it was at the launch, even if the launch has to wait in its stream.
 void updates_behind_waiting_launches(const GraphWork& work) {
     CUgraph graph = nullptr;
     CUgraphNode node = nullptr;
@@ -217,7 +217,7 @@ void updates_behind_waiting_launches(const GraphWork& work) {
     CUgraphNode of_other = nullptr;
     DRIVER_OK(cuGraphCreate(&other, 0));
     DRIVER_OK(cuGraphAddKernelNode(&of_other, other, nullptr, 0, &more.node));
-    DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::words));
+    DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::kWords));
     DRIVER_OK(cuCtxSynchronize());
 
     const auto launch_behind_a_wait = [&] {
@@ -231,13 +231,13 @@ void updates_behind_waiting_launches(const GraphWork& work) {
     DRIVER_OK(cuGraphExecKernelNodeSetParams(executable, node, &hundred.node));
     DRIVER_OK(cuGraphLaunch(executable, work.stream));
     check(work.device_holds(101), "parameters changed behind a launch that waits");
-    DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::words));
+    DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::kWords));
     launch_behind_a_wait();
     CUgraphExecUpdateResultInfo information{};
     DRIVER_OK(cuGraphExecUpdate(executable, other, &information));
     DRIVER_OK(cuGraphLaunch(executable, work.stream));
     check(work.device_holds(10100), "updated behind a launch that waits");
-    DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::words));
+    DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::kWords));
     launch_behind_a_wait();
     DRIVER_OK(cuGraphNodeSetEnabled(executable, node, 0));
     DRIVER_OK(cuGraphLaunch(executable, work.stream));
@@ -247,7 +247,7 @@ void updates_behind_waiting_launches(const GraphWork& work) {
     DRIVER_OK(cuGraphDestroy(graph));
 }
 
-// Changes and launches in turn, behind a launch that waits; then nothing waits for any of it before all is destroyed.
+// Changes and launches alternate behind a launch that waits; then everything is destroyed without a wait.
 void changes_in_turn(const GraphWork& work) {
     constexpr unsigned kChanges = 20;
     CUgraph graph = nullptr;
@@ -257,7 +257,7 @@ void changes_in_turn(const GraphWork& work) {
     DRIVER_OK(cuGraphAddKernelNode(&node, graph, nullptr, 0, &first.node));
     DRIVER_OK(cuGraphAddKernelNode(&idle, graph, &node, 1, &first.node));
     const CUgraphExec executable = instantiate(graph);
-    DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::words));
+    DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::kWords));
     DRIVER_OK(cuCtxSynchronize());
     DRIVER_OK(cuGraphNodeSetEnabled(executable, idle, 0));
     DRIVER_OK(cuLaunchHostFunc(
@@ -287,7 +287,7 @@ void changes_in_turn(const GraphWork& work) {
     DRIVER_OK(cuCtxSynchronize());
 }
 
-// Refused by the call itself, and what was there goes on.
+// The call itself refuses these nodes, and the graph remains usable.
 void refused_nodes(const GraphWork& work, const Device& device) {
     const AddParameters one(work, 1);
     CUgraph graph = nullptr, other = nullptr;
@@ -319,9 +319,9 @@ void refused_nodes(const GraphWork& work, const Device& device) {
     check(cuGraphExecKernelNodeSetParams(executable, node, &wrong) != CUDA_SUCCESS, "a change to no blocks");
     check_result(cuGraphNodeSetEnabled(executable, foreign, 0), CUDA_ERROR_INVALID_VALUE, "a foreign node disabled");
     DRIVER_OK(cuGraphDestroy(other));
-    DRIVER_OK(cuMemsetD32Async(work.device, 0, GraphWork::words, work.stream));
+    DRIVER_OK(cuMemsetD32Async(work.device, 0, GraphWork::kWords, work.stream));
     DRIVER_OK(cuGraphLaunch(executable, work.stream));
-    check(work.device_holds(1), "what was there goes on");
+    check(work.device_holds(1), "the existing graph still works");
     DRIVER_OK(cuGraphExecDestroy(executable));
     DRIVER_OK(cuGraphDestroy(graph));
 }
@@ -355,7 +355,7 @@ void other_nodes(const GraphWork& work, const Device& device) {
     DRIVER_OK(cuEventDestroy(event));
 }
 
-// More than most nodes have, all of which is told to who asks.
+// More operations than most nodes have; a query returns all of them.
 void node_of_many_operations(const GraphWork& work, const Device& device) {
     if (device.attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) == 0) {
         note("this device has no stream memory operations");
@@ -397,12 +397,12 @@ void many_launches(const GraphWork& work, int launches) {
         node = next;
     }
     const CUgraphExec executable = instantiate(graph);
-    DRIVER_OK(cuMemsetD32Async(work.device, 0, GraphWork::words, work.stream));
+    DRIVER_OK(cuMemsetD32Async(work.device, 0, GraphWork::kWords, work.stream));
     for (int i = 0; i < launches; i++) {
         DRIVER_OK(cuGraphLaunch(executable, work.stream));
-        // Between two launches, in the stream's order.
-        DRIVER_OK(launch(work.add, GraphWork::blocks, GraphWork::threads, work.stream, work.device,
-                         static_cast<unsigned>(GraphWork::words), 10u));
+        // Between two launches, in stream order.
+        DRIVER_OK(launch(work.add, GraphWork::kBlocks, GraphWork::kThreads, work.stream, work.device,
+                         static_cast<unsigned>(GraphWork::kWords), 10u));
     }
     check(work.device_holds(static_cast<unsigned>(launches) * 15), "%d launches of 5 kernels, others between them",
           launches);

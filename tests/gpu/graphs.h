@@ -1,7 +1,7 @@
 // Shared by graphs.cpp (explicit graphs), graphs_capture.cpp (stream capture) and graphs_owning.cpp (nodes that own
 // memory or graphs).
 //
-// Threads: a context is current. Errors: as driver.h.
+// Threads: a context is current. Errors: as in driver.h.
 #pragma once
 
 #include "tests/gpu/driver.h"
@@ -10,10 +10,10 @@ namespace gpupool::programs {
 
 // A block of words on the device, one in pinned memory and the kernels that the graphs use.
 struct GraphWork {
-    static constexpr unsigned words = 1000;
-    static constexpr size_t bytes = words * sizeof(unsigned);
-    static constexpr unsigned blocks = (words + 127) / 128;
-    static constexpr unsigned threads = 128;
+    static constexpr unsigned kWords = 1000;
+    static constexpr size_t kBytes = kWords * sizeof(unsigned);
+    static constexpr unsigned kBlocks = (kWords + 127) / 128;
+    static constexpr unsigned kThreads = 128;
 
     GraphWork();
     ~GraphWork();

@@ -9,8 +9,8 @@ namespace gpupool::programs {
 namespace {
 
 CUresult add_on(const GraphWork& work, CUstream stream, unsigned value) {
-    return launch(work.add, GraphWork::blocks, GraphWork::threads, stream, work.device,
-                  static_cast<unsigned>(GraphWork::words), value);
+    return launch(work.add, GraphWork::kBlocks, GraphWork::kThreads, stream, work.device,
+                  static_cast<unsigned>(GraphWork::kWords), value);
 }
 
 CUstreamCaptureStatus status_of(CUstream stream) {
@@ -19,7 +19,7 @@ CUstreamCaptureStatus status_of(CUstream stream) {
     return status;
 }
 
-// What `call` gives while a capture in `mode` is on, and whether the capture survives it.
+// The result of `call` during a capture in `mode`, and whether the capture survives it.
 template <class Call>
 void during_capture(const GraphWork& work, CUstreamCaptureMode mode, const char* what, CUresult expected, bool survives,
                     Call call) {
@@ -52,8 +52,7 @@ CUresult in_other_thread(const Device& device, Call call) {
     return result;
 }
 
-// An event that a capture recorded, and the capture is over: it stands for nothing until it is recorded again. `event`
-// has no time.
+// An event that an ended capture recorded is unusable until it is recorded again. `event` has no timing.
 void events_of_the_past(const GraphWork& work, CUevent event, CUstream other) {
     CUgraph graph = nullptr;
     CUevent timed = nullptr;
@@ -83,7 +82,7 @@ void events_of_the_past(const GraphWork& work, CUevent event, CUstream other) {
 
 }  // namespace
 
-// What a stream was given before it began to capture, or joined one that does, is work like any other.
+// Work enqueued before a stream began or joined a capture runs as usual.
 void capture_behind_work(const GraphWork& work) {
     CUstream joining = nullptr;
     CUevent event = nullptr;
@@ -106,14 +105,14 @@ void capture_behind_work(const GraphWork& work) {
         DRIVER_OK(cuEventRecord(event, work.stream));
         DRIVER_OK(cuStreamWaitEvent(joining, event, 0));
         const CUresult result = cuMemFree(block);
-        check(result == CUDA_SUCCESS && done, "memory is freed when what %s before it captured has ended (%s)",
-              joins ? "a stream was given that joined" : "a stream was given", result_name(result).c_str());
+        check(result == CUDA_SUCCESS && done, "a free waits for earlier work of a stream that %s (%s)",
+              joins ? "joined a capture" : "captures", result_name(result).c_str());
         DRIVER_OK(add_on(work, joining, 1));
         DRIVER_OK(cuEventRecord(event, joining));
         DRIVER_OK(cuStreamWaitEvent(work.stream, event, 0));
         CUgraph graph = nullptr;
         DRIVER_OK(cuStreamEndCapture(work.stream, &graph));
-        check(node_count(graph) == 2, "and the capture goes on");
+        check(node_count(graph) == 2, "and the capture continues");
         DRIVER_OK(cuGraphDestroy(graph));
         DRIVER_OK(cuCtxSynchronize());
     }
@@ -121,21 +120,21 @@ void capture_behind_work(const GraphWork& work) {
     DRIVER_OK(cuStreamDestroy(joining));
 }
 
-// A capture ends with the stream that began it. What the stream was given before is done all the same, and one that had
-// joined works as before.
+// A capture ends when its first stream is destroyed. Earlier work of that stream still runs, and streams that had
+// joined work as before.
 void capture_destroyed(const GraphWork& work) {
     CUstream gone = nullptr, joining = nullptr;
     CUevent event = nullptr;
     DRIVER_OK(cuStreamCreate(&gone, CU_STREAM_NON_BLOCKING));
     DRIVER_OK(cuStreamCreate(&joining, CU_STREAM_NON_BLOCKING));
     DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    DRIVER_OK(cuMemsetD32(work.device, 1, GraphWork::words));
+    DRIVER_OK(cuMemsetD32(work.device, 1, GraphWork::kWords));
     DRIVER_OK(cuCtxSynchronize());
     work.host_out[0] = 0;
     DRIVER_OK(cuLaunchHostFunc(
         gone, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); }, nullptr));
     DRIVER_OK(add_on(work, gone, 6));
-    DRIVER_OK(cuMemcpyDtoHAsync(work.host_out, work.device, GraphWork::bytes, gone));
+    DRIVER_OK(cuMemcpyDtoHAsync(work.host_out, work.device, GraphWork::kBytes, gone));
     DRIVER_OK(cuStreamBeginCapture(gone, CU_STREAM_CAPTURE_MODE_GLOBAL));
     DRIVER_OK(add_on(work, gone, 100));
     DRIVER_OK(cuEventRecord(event, gone));
@@ -145,19 +144,19 @@ void capture_destroyed(const GraphWork& work) {
     DRIVER_OK(cuLaunchHostFunc(
         joining, [](void*) {}, nullptr));
     check_result(cuCtxSynchronize(), CUDA_SUCCESS, "waiting for the context");
-    check(work.host_holds(7), "what the stream was given before (%u)", work.host_out[0]);
+    check(work.host_holds(7), "the stream's earlier work (%u)", work.host_out[0]);
     DRIVER_OK(add_on(work, joining, 10));
-    check(work.device_holds(17), "what a stream does that had joined");
+    check(work.device_holds(17), "work of a stream that had joined");
     DRIVER_OK(cuEventDestroy(event));
     DRIVER_OK(cuStreamDestroy(joining));
 }
 
 void capture_and_replay(const GraphWork& work) {
     DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    DRIVER_OK(cuMemcpyHtoDAsync(work.device, work.host_in, GraphWork::bytes, work.stream));
+    DRIVER_OK(cuMemcpyHtoDAsync(work.device, work.host_in, GraphWork::kBytes, work.stream));
     DRIVER_OK(add_on(work, work.stream, 5));
     DRIVER_OK(add_on(work, work.stream, 50));
-    DRIVER_OK(cuMemcpyDtoHAsync(work.host_out, work.device, GraphWork::bytes, work.stream));
+    DRIVER_OK(cuMemcpyDtoHAsync(work.host_out, work.device, GraphWork::kBytes, work.stream));
     CUgraph graph = nullptr;
     DRIVER_OK(cuStreamEndCapture(work.stream, &graph));
     check(node_count(graph) == 4, "two copies and two kernels captured: %zu nodes", node_count(graph));
@@ -173,7 +172,7 @@ void capture_and_replay(const GraphWork& work) {
     DRIVER_OK(cuGraphExecDestroy(executable));
     DRIVER_OK(cuGraphDestroy(graph));
     work.fill_host(1);
-    DRIVER_OK(cuMemcpyHtoDAsync(work.device, work.host_in, GraphWork::bytes, work.stream));
+    DRIVER_OK(cuMemcpyHtoDAsync(work.device, work.host_in, GraphWork::kBytes, work.stream));
     DRIVER_OK(add_on(work, work.stream, 1));
     check(work.device_holds(2), "the stream works as before the capture");
 }
@@ -185,19 +184,20 @@ void capture_two_streams(const GraphWork& work) {
     DRIVER_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     DRIVER_OK(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
     DRIVER_OK(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
-    DRIVER_OK(cuMemAlloc(&second, GraphWork::bytes));
-    DRIVER_OK(cuMemsetD32(second, 3, GraphWork::words));
+    DRIVER_OK(cuMemAlloc(&second, GraphWork::kBytes));
+    DRIVER_OK(cuMemsetD32(second, 3, GraphWork::kWords));
     DRIVER_OK(cuCtxSynchronize());
     DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    DRIVER_OK(cuMemsetD32Async(work.device, 1, GraphWork::words, work.stream));
+    DRIVER_OK(cuMemsetD32Async(work.device, 1, GraphWork::kWords, work.stream));
     DRIVER_OK(cuEventRecord(fork, work.stream));
     DRIVER_OK(cuStreamWaitEvent(other, fork, 0));
     check(status_of(other) == CU_STREAM_CAPTURE_STATUS_ACTIVE, "a stream that waits for a captured event captures too");
-    DRIVER_OK(launch(work.add, GraphWork::blocks, GraphWork::threads, other, second, unsigned{GraphWork::words}, 4u));
+    DRIVER_OK(
+        launch(work.add, GraphWork::kBlocks, GraphWork::kThreads, other, second, unsigned{GraphWork::kWords}, 4u));
     DRIVER_OK(cuEventRecord(join, other));
     DRIVER_OK(add_on(work, work.stream, 10));
     DRIVER_OK(cuStreamWaitEvent(work.stream, join, 0));
-    DRIVER_OK(cuMemcpyDtoDAsync(work.device, second, GraphWork::bytes / 2, work.stream));
+    DRIVER_OK(cuMemcpyDtoDAsync(work.device, second, GraphWork::kBytes / 2, work.stream));
     CUgraph graph = nullptr;
     DRIVER_OK(cuStreamEndCapture(work.stream, &graph));
     check(status_of(other) == CU_STREAM_CAPTURE_STATUS_NONE, "and stops with it");
@@ -209,8 +209,8 @@ void capture_two_streams(const GraphWork& work) {
         DRIVER_OK(cuGraphLaunch(executable, work.stream));
     }
     DRIVER_OK(cuStreamSynchronize(work.stream));
-    std::vector<unsigned> back(GraphWork::words);
-    DRIVER_OK(cuMemcpyDtoH(back.data(), work.device, GraphWork::bytes));
+    std::vector<unsigned> back(GraphWork::kWords);
+    DRIVER_OK(cuMemcpyDtoH(back.data(), work.device, GraphWork::kBytes));
     check(back.front() == 11 && back.back() == 11, "two launches of it (%u, %u)", back.front(), back.back());
     DRIVER_OK(cuGraphExecDestroy(executable));
     DRIVER_OK(cuGraphDestroy(graph));
@@ -267,7 +267,7 @@ void capture_rules(const GraphWork& work, const Device& device) {
                        DRIVER_OK(cuThreadExchangeStreamCaptureMode(&mode));
                        const CUresult result = allocate_and_free();
                        DRIVER_OK(cuThreadExchangeStreamCaptureMode(&mode));
-                       check(mode == CU_STREAM_CAPTURE_MODE_RELAXED, "the thread's mode comes back when exchanged");
+                       check(mode == CU_STREAM_CAPTURE_MODE_RELAXED, "exchanging returns the thread's former mode");
                        return result;
                    });
     during_capture(work, CU_STREAM_CAPTURE_MODE_RELAXED, "a query of the capturing stream", unsupported, false,
@@ -310,7 +310,7 @@ void capture_mistakes(const GraphWork& work, const Device& device) {
     DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     DRIVER_OK(cuEventRecord(event, work.stream));
     check_result(cuEventSynchronize(event), CUDA_ERROR_CAPTURED_EVENT, "waiting for a captured event");
-    check_result(cuEventQuery(event), CUDA_ERROR_INVALID_VALUE, "and asking for it in what is then invalid");
+    check_result(cuEventQuery(event), CUDA_ERROR_INVALID_VALUE, "and a query of it in the then invalid capture");
     cuStreamEndCapture(work.stream, &graph);
     events_of_the_past(work, event, other);
 

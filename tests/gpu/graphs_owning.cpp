@@ -1,4 +1,4 @@
-// Graphs with nodes that own something: memory, or graphs that run on a condition. Such graphs cannot be cloned.
+// Graphs whose nodes own memory or conditional graphs. Such graphs cannot be cloned.
 #include <algorithm>
 
 #include "tests/gpu/graphs.h"
@@ -6,9 +6,9 @@
 namespace gpupool::programs {
 namespace {
 
-constexpr unsigned words = GraphWork::words;
+constexpr unsigned kWords = GraphWork::kWords;
 
-// A graph of one conditional node that is always taken; its body.
+// A graph with one conditional node that is always taken, and its body.
 struct Conditional {
     CUgraph graph = nullptr, body = nullptr;
     CUgraphNode node = nullptr;
@@ -17,7 +17,7 @@ struct Conditional {
     explicit Conditional(const Device& device) {
         DRIVER_OK(cuGraphCreate(&graph, 0));
         CUgraphNodeParams parameters{};
-        void* create = nullptr;  // older drivers have none
+        void* create = nullptr;  // older drivers lack the function
         CUdriverProcAddressQueryResult found{};
         DRIVER_OK(cuGetProcAddress("cuGraphConditionalHandleCreate", &create, 12030, 0, &found));
         check((create != nullptr) == (found == CU_GET_PROC_ADDRESS_SUCCESS), "looked up: %d", static_cast<int>(found));
@@ -46,16 +46,16 @@ struct Conditional {
 
 }  // namespace
 
-// From pageable memory into the graph's own, a kernel, and back; and once more with other data.
+// From pageable memory to the graph's own, a kernel, and back; then again with other data.
 void memory_and_host(const GraphWork& work) {
-    std::vector<unsigned> in(words), out(words);
+    std::vector<unsigned> in(kWords), out(kWords);
     CUgraph graph = nullptr;
     DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     CUdeviceptr memory = 0;
-    DRIVER_OK(cuMemAllocAsync(&memory, GraphWork::bytes, work.stream));
-    DRIVER_OK(cuMemcpyHtoDAsync(memory, in.data(), GraphWork::bytes, work.stream));
-    DRIVER_OK(launch(work.add, GraphWork::blocks, GraphWork::threads, work.stream, memory, words, 7u));
-    DRIVER_OK(cuMemcpyDtoHAsync(out.data(), memory, GraphWork::bytes, work.stream));
+    DRIVER_OK(cuMemAllocAsync(&memory, GraphWork::kBytes, work.stream));
+    DRIVER_OK(cuMemcpyHtoDAsync(memory, in.data(), GraphWork::kBytes, work.stream));
+    DRIVER_OK(launch(work.add, GraphWork::kBlocks, GraphWork::kThreads, work.stream, memory, kWords, 7u));
+    DRIVER_OK(cuMemcpyDtoHAsync(out.data(), memory, GraphWork::kBytes, work.stream));
     DRIVER_OK(cuMemFreeAsync(memory, work.stream));
     DRIVER_OK(cuStreamEndCapture(work.stream, &graph));
     CUgraphExec executable = nullptr;
@@ -88,31 +88,31 @@ void conditional(const GraphWork& work, const Device& device) {
         return;
     }
     CUdeviceptr data = work.device;
-    unsigned count = words, added = 5;
+    unsigned count = kWords, added = 5;
     void* arguments[] = {&data, &count, &added};
     CUDA_KERNEL_NODE_PARAMS kernel{};
     kernel.func = work.add;
-    kernel.gridDimX = GraphWork::blocks;
-    kernel.blockDimX = GraphWork::threads;
+    kernel.gridDimX = GraphWork::kBlocks;
+    kernel.blockDimX = GraphWork::kThreads;
     kernel.gridDimY = kernel.gridDimZ = kernel.blockDimY = kernel.blockDimZ = 1;
     kernel.kernelParams = arguments;
     CUgraphNode first = nullptr, second = nullptr;
     DRIVER_OK(cuGraphAddKernelNode(&first, made.body, nullptr, 0, &kernel));
     DRIVER_OK(cuGraphAddKernelNode(&second, made.body, &first, 1, &kernel));
     const CUgraphExec executable = instantiate(made.graph);
-    DRIVER_OK(cuMemsetD32(work.device, 1, words));
+    DRIVER_OK(cuMemsetD32(work.device, 1, kWords));
     DRIVER_OK(cuGraphLaunch(executable, work.stream));
     DRIVER_OK(cuGraphLaunch(executable, work.stream));
     check(work.device_holds(21), "the body ran twice");
     DRIVER_OK(cuGraphExecDestroy(executable));
 
-    // Pinned memory is all of the host's that a body may use; where it is in another process, not even that.
+    // A body may use only pinned host memory, and none at all if the memory belongs to another process.
     CUDA_MEMCPY3D copy{};
     copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
     copy.srcDevice = work.device;
     copy.dstMemoryType = CU_MEMORYTYPE_HOST;
     copy.dstHost = work.host_out;
-    copy.WidthInBytes = GraphWork::bytes;
+    copy.WidthInBytes = GraphWork::kBytes;
     copy.Height = copy.Depth = 1;
     CUgraphNode out = nullptr;
     DRIVER_OK(cuGraphAddMemcpyNode(&out, made.body, &second, 1, &copy, device.context()));

@@ -1,6 +1,6 @@
 #include "tests/gpu/images.h"
 
-// The assembler reads the files, so that neither a generator nor a copy as an array is needed.
+// The assembler includes the files, so no generated arrays are needed.
 #define GPUPOOL_EMBED(name, file)                                                                            \
     __asm__(".pushsection .rodata\n.balign 64\n.global gpupool_image_" #name "\ngpupool_image_" #name        \
             ":\n.incbin \"" GPUPOOL_IMAGES "/" file "\"\n.global gpupool_image_end_" #name                   \

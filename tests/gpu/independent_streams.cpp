@@ -1,6 +1,6 @@
-// Streams that wait for a kernel, however much they have been given, keep no other stream from its work: streams A are
-// filled behind a kernel that spins on a flag in device memory, then stream B works, and at last sets the flag. Where
-// the GPU has copies of several streams wait in one queue (an H200 does), B does not copy meanwhile. Setting: streams.
+// Streams that wait for a kernel, however much work they have, do not block other streams. Streams A are filled behind
+// a kernel that spins on a flag in device memory; then stream B works, and finally sets the flag. On GPUs where copies
+// of several streams share one queue (as on an H200) B does not copy meanwhile. Setting: streams.
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -12,7 +12,7 @@ using namespace gpupool::programs;
 
 namespace {
 
-constexpr size_t MiB = 1 << 20;
+constexpr size_t kMiB = 1 << 20;
 
 class Streams {
   public:
@@ -26,11 +26,11 @@ class Streams {
         }
         DRIVER_OK(cuStreamCreate(&other_, CU_STREAM_NON_BLOCKING));
         DRIVER_OK(cuMemAlloc(&words_, 3 * sizeof(unsigned)));
-        DRIVER_OK(cuMemAlloc(&block_, (count + 1) * area_bytes));
-        DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned_), (count + 1) * area_bytes));
-        // Every kernel is loaded now: a first launch may wait for the device, which would be a deadlock of our own.
+        DRIVER_OK(cuMemAlloc(&block_, (count + 1) * kAreaBytes));
+        DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned_), (count + 1) * kAreaBytes));
+        // Loads every kernel now: a first launch may wait for the device, which would deadlock the test itself.
         DRIVER_OK(cuMemsetD32(words_, 1, 3));
-        DRIVER_OK(launch(spin_, 1, 1, waiting_[0], words_, words_ + 4, spin_limit));
+        DRIVER_OK(launch(spin_, 1, 1, waiting_[0], words_, words_ + 4, kSpinLimit));
         DRIVER_OK(launch(add_, 1, 1, other_, words_ + 8, 1u, 1u));
         DRIVER_OK(cuCtxSynchronize());
     }
@@ -46,24 +46,24 @@ class Streams {
     Streams(const Streams&) = delete;
     Streams& operator=(const Streams&) = delete;
 
-    // Each stream has one, on the device and of pinned memory, and the other stream the first.
-    static constexpr size_t area_bytes = 48 * MiB;
+    // Each stream has one area on the device and one of pinned memory; the other stream uses the first.
+    static constexpr size_t kAreaBytes = 48 * kMiB;
     CUstream other() const { return other_; }
-    CUdeviceptr block(size_t area) const { return block_ + area * area_bytes; }
+    CUdeviceptr block(size_t area) const { return block_ + area * kAreaBytes; }
     CUdeviceptr counter() const { return words_ + 8; }
     CUfunction add() const { return add_; }
-    unsigned char* pinned(size_t area) const { return pinned_ + area * area_bytes; }
+    unsigned char* pinned(size_t area) const { return pinned_ + area * kAreaBytes; }
 
-    // `fill` gives each of the waiting streams its work; `work` is what another does meanwhile.
+    // `fill` enqueues the work of each waiting stream; `work` is what the other stream does meanwhile.
     template <class Fill, class Work>
     void run(Fill fill, Work work) {
         DRIVER_OK(cuMemsetD32(words_, 0, 3));
         DRIVER_OK(cuCtxSynchronize());
         for (size_t i = 0; i < waiting_.size(); i++) {
-            DRIVER_OK(launch(spin_, 1, 1, waiting_[i], words_, words_ + 4, spin_limit));
+            DRIVER_OK(launch(spin_, 1, 1, waiting_[i], words_, words_ + 4, kSpinLimit));
             fill(waiting_[i], i + 1);
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // whatever can be issued has been
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // time for everything issuable to be issued
         work();
         for (CUstream stream : waiting_) {
             check_result(cuStreamQuery(stream), CUDA_ERROR_NOT_READY, "a stream that waits");
@@ -91,9 +91,9 @@ class Streams {
             DRIVER_OK(cuStreamSynchronize(other_));
             return;
         }
-        for (const size_t bytes : {size_t{4}, size_t{5000}, 60000 + MiB, 8 * MiB}) {
+        for (const size_t bytes : {size_t{4}, size_t{5000}, 60000 + kMiB, 8 * kMiB}) {
             unsigned char* const up = pinned(0);
-            unsigned char* const down = up + area_bytes / 2;
+            unsigned char* const down = up + kAreaBytes / 2;
             std::memset(up, static_cast<int>(bytes % 251 + 1), bytes);
             std::memset(down, 0, bytes);
             DRIVER_OK(cuMemcpyHtoDAsync(block(0), up, bytes, other_));
@@ -127,7 +127,7 @@ void small_uploads(Streams& streams) {
 void large_uploads(Streams& streams) {
     streams.run(
         [&](CUstream stream, size_t area) {
-            DRIVER_OK(cuMemcpyHtoDAsync(streams.block(area), streams.pinned(area), streams.area_bytes, stream));
+            DRIVER_OK(cuMemcpyHtoDAsync(streams.block(area), streams.pinned(area), streams.kAreaBytes, stream));
         },
         [&] { streams.copy_both_ways(); });
 }
@@ -135,7 +135,7 @@ void large_uploads(Streams& streams) {
 void large_downloads(Streams& streams) {
     streams.run(
         [&](CUstream stream, size_t area) {
-            DRIVER_OK(cuMemcpyDtoHAsync(streams.pinned(area), streams.block(area), streams.area_bytes, stream));
+            DRIVER_OK(cuMemcpyDtoHAsync(streams.pinned(area), streams.block(area), streams.kAreaBytes, stream));
         },
         [&] { streams.copy_both_ways(); });
 }
@@ -145,7 +145,7 @@ void all_at_once(Streams& streams) {
     streams.run(
         [&](CUstream stream, size_t area) {
             for (unsigned i = 0; i < 20; i++) {
-                const size_t bytes = turn % 3 == 0 ? 3000 : turn % 3 == 1 ? 60000 : 20 * MiB;
+                const size_t bytes = turn % 3 == 0 ? 3000 : turn % 3 == 1 ? 60000 : 20 * kMiB;
                 if (turn % 2 == 0) {
                     DRIVER_OK(cuMemcpyHtoDAsync(streams.block(area), streams.pinned(area), bytes, stream));
                 } else {
@@ -157,8 +157,8 @@ void all_at_once(Streams& streams) {
         [&] { streams.copy_both_ways(); });
 }
 
-// Events that have nothing to do with what waits come and go; one whose record has to wait for its turn is known to be
-// complete then, not later.
+// Unrelated events are created and destroyed meanwhile. An event whose record is issued late must be reported complete
+// without further delay.
 void events(Streams& streams) {
     streams.run(
         [&](CUstream stream, size_t) {
@@ -171,7 +171,7 @@ void events(Streams& streams) {
                 CUevent event = nullptr;
                 DRIVER_OK(cuEventCreate(&event, i % 2 == 0 ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING));
                 if (i % 64 == 0) {
-                    DRIVER_OK(cuMemcpyHtoDAsync(streams.block(0), streams.pinned(0), 2 * MiB, streams.other()));
+                    DRIVER_OK(cuMemcpyHtoDAsync(streams.block(0), streams.pinned(0), 2 * kMiB, streams.other()));
                 }
                 DRIVER_OK(cuEventRecord(event, streams.other()));
                 DRIVER_OK(cuStreamWaitEvent(streams.other(), event, 0));

@@ -1,7 +1,7 @@
-// Events that a launch records by its attributes: when all blocks of the kernel have begun, or when all have triggered
-// it, which without a word of the kernel's own is when they have ended. They are recorded as by cuEventRecord in the
-// launch's stream: who asks, waits or captures afterwards meets that record. Whether
-// who waits goes on before the kernel has ended is printed and not judged.
+// Events that a launch records by its attributes: when all blocks have begun, or when all have triggered the event,
+// which without an explicit trigger is when they have ended. They are recorded as by cuEventRecord in the launch's
+// stream: later queries, waits and captures refer to that record. Whether a waiter continues before the kernel has
+// ended is printed and not judged.
 #include <array>
 
 #include "tests/gpu/driver.h"
@@ -38,7 +38,7 @@ CUresult launch_with(CUlaunchAttribute attribute, CUfunction function, CUstream 
     return cuLaunchKernelEx(&config, function, addresses, nullptr);
 }
 
-// A kernel spins in the first stream until the flag is set; tickets are drawn behind it.
+// A kernel in the first stream spins until the flag is set; kernels behind it append tickets.
 class Scene {
   public:
     Scene() {
@@ -47,7 +47,7 @@ class Scene {
         }
         DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
         DRIVER_OK(cuMemAlloc(&words_, 256));
-        // Every kernel is loaded now: a first launch may wait for the device.
+        // Loads every kernel now: a first launch may wait for the device.
         DRIVER_OK(cuMemsetD32(words_, 1, 64));
         DRIVER_OK(spin());
         DRIVER_OK(ticket(first, 0));
@@ -69,9 +69,9 @@ class Scene {
         DRIVER_OK(cuMemsetD8(words_, 0, 256));
         DRIVER_OK(cuCtxSynchronize());
     }
-    CUresult spin() const { return launch(spin_, 1, 1, first, words_, words_ + 4, spin_limit); }
+    CUresult spin() const { return launch(spin_, 1, 1, first, words_, words_ + 4, kSpinLimit); }
     CUresult spin_with(CUlaunchAttribute attribute) const {
-        return launch_with(attribute, spin_, first, words_, words_ + 4, spin_limit);
+        return launch_with(attribute, spin_, first, words_, words_ + 4, kSpinLimit);
     }
     CUresult ticket(CUstream stream, unsigned number) const {
         return launch(append_, 1, 1, stream, log(), 16u, words_ + 8, number);
@@ -99,7 +99,7 @@ class Scene {
     CUdeviceptr words_ = 0;
 };
 
-// Behind a kernel that waits: the event is not complete, and another stream waits for it.
+// Behind a waiting kernel the event is not complete, and another stream waits for it.
 void record(When when) {
     constexpr unsigned rounds = 50;
     const Scene scene;
@@ -122,17 +122,17 @@ void record(When when) {
         scene.clear();
     }
     check(early == 0, "%u of %u times an event was complete before its kernel could begin", early, 2 * rounds);
-    check(wrong == 0, "%u of %u times the kernels came in another order", wrong, rounds);
+    check(wrong == 0, "%u of %u times the kernels ran in another order", wrong, rounds);
     check(late == 0, "%u of %u times an event was not complete after the wait for it", late, rounds);
 }
 
-// The kernel's own writes are there for who waits, where it triggers the event only by its end.
+// A waiter sees the kernel's own writes, if the kernel triggers the event only by its end.
 void order(When when) {
     const Scene scene;
     DRIVER_OK(scene.spin());
     DRIVER_OK(scene.ticket_with(attribute_of(when, scene.event), scene.first, 1));
     DRIVER_OK(cuStreamWaitEvent(scene.second, scene.event, 0));
-    DRIVER_OK(cuEventRecord(scene.event, scene.first));  // which changes nothing for who waits already
+    DRIVER_OK(cuEventRecord(scene.event, scene.first));  // does not affect the existing wait
     DRIVER_OK(cuStreamWaitEvent(scene.second, scene.event, 0));
     DRIVER_OK(scene.ticket(scene.second, 2));
     check_result(cuStreamQuery(scene.second), CUDA_ERROR_NOT_READY, "a stream that waits for the event");
@@ -142,7 +142,7 @@ void order(When when) {
     check(tickets[0] == 1 && tickets[1] == 2, "the order across streams (%u, %u)", tickets[0], tickets[1]);
 }
 
-// More launches than a stream can hold, each with the event: it stands for the last one.
+// More launches than a stream can queue, each with the event: it refers to the last one.
 void many(When when) {
     constexpr unsigned launches = 3'000;
     const Scene scene;
@@ -168,10 +168,10 @@ void destroyed_while_busy(When when) {
     DRIVER_OK(cuStreamSynchronize(scene.second));
     DRIVER_OK(cuStreamSynchronize(scene.first));
     const auto tickets = scene.tickets();
-    check(tickets[0] == 1, "what was launched ran");
+    check(tickets[0] == 1, "the launched work ran");
 }
 
-// The event carries the capture into the second stream, and back.
+// The event carries the capture to the second stream, and back.
 void captured(When when) {
     const Scene scene;
     CUevent back = nullptr;
@@ -181,7 +181,7 @@ void captured(When when) {
     DRIVER_OK(cuStreamWaitEvent(scene.second, scene.event, 0));
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     DRIVER_OK(cuStreamIsCapturing(scene.second, &status));
-    check(status == CU_STREAM_CAPTURE_STATUS_ACTIVE, "who waits for the event captures as well");
+    check(status == CU_STREAM_CAPTURE_STATUS_ACTIVE, "a stream that waits for the event captures as well");
     DRIVER_OK(scene.ticket(scene.second, 2));
     DRIVER_OK(cuEventRecord(back, scene.second));
     DRIVER_OK(cuStreamWaitEvent(scene.first, back, 0));
@@ -219,7 +219,7 @@ void mistakes(When when) {
     DRIVER_OK(cuEventDestroy(timed));
 }
 
-// May who waits go on while the kernel runs? Nothing says that it must.
+// Whether a waiter continues while the kernel runs; nothing requires it.
 void overtaken(When when) {
     const Scene scene;
     DRIVER_OK(scene.spin_with(attribute_of(when, scene.event, true)));

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Checks Python's other ways to a GPU against the CPU: Triton, CuPy, JAX and Numba, which all find the driver in their own way.
+"""Compares further Python GPU packages with the CPU: Triton, CuPy, JAX and Numba, each of which finds the driver
+differently.
 
-What is not installed is left out. Prints one `name value` line per check, the same in every run. Exit status: 0 when every
-check held.
+Packages that are not installed are skipped. Prints one `name value` line per check, the same in every run. Exit status:
+0 when every check passed.
 """
 
 import importlib
@@ -128,7 +129,7 @@ def jax_matmul_and_gradient():
 
 @check
 def numba_add():
-    if not hasattr(numpy, "row_stack"):  # NumPy 2.5 dropped it, while releases of numba-cuda still name it
+    if not hasattr(numpy, "row_stack"):  # NumPy 2.5 removed it, while releases of numba-cuda still refer to it
         numpy.row_stack = numpy.vstack
     library("numba")
     try:

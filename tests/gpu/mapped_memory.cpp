@@ -1,5 +1,5 @@
-// Pinned and registered host memory that the GPU uses itself: by its device pointer, by its plain address, in kernels,
-// memsets, copies, memory operations and graphs; and a program and a kernel that look at each other's writes.
+// Pinned and registered host memory that the GPU accesses directly: by its device pointer, by its plain address, in
+// kernels, memsets, copies, memory operations and graphs; and a program and a kernel that poll each other's writes.
 // Settings: words.
 #include <sys/mman.h>
 
@@ -70,7 +70,7 @@ void device_pointer(const Work& work) {
     const CUdeviceptr pointer = memory.device();
     DRIVER_OK(work.add_to(pointer, 3));
     DRIVER_OK(cuStreamSynchronize(work.stream));
-    check(memory.differ(8) == 0, "a kernel added to what the program wrote: %zu wrong", memory.differ(8));
+    check(memory.differ(8) == 0, "a kernel added to the program's values: %zu wrong", memory.differ(8));
     for (unsigned i = 0; i < work.words; i++) {
         memory[i] += 1;
     }
@@ -80,7 +80,7 @@ void device_pointer(const Work& work) {
     check(memory.differ(11) == 0, "the program's next change and two kernels: %zu wrong", memory.differ(11));
 }
 
-// With unified addressing nobody has to ask for a device pointer.
+// With unified addressing no device pointer is needed.
 void plain_address(const Work& work) {
     const Pinned memory(work.words, 0), copy(work.words, 0);
     memory[work.words - 1] = 7;
@@ -94,7 +94,7 @@ void plain_address(const Work& work) {
 
 void registered(const Work& work) {
     std::vector<unsigned char> heap(work.words * sizeof(unsigned) + 64, 0x11);
-    // Not at the beginning of a page, so that its neighbours share its pages.
+    // Not at the start of a page, so that its pages contain other data as well.
     auto* const words = reinterpret_cast<unsigned*>(heap.data() + 32);
     std::memset(words, 0, work.words * sizeof(unsigned));
     DRIVER_OK(cuMemHostRegister(words, work.words * sizeof(unsigned), CU_MEMHOSTREGISTER_DEVICEMAP));
@@ -106,10 +106,10 @@ void registered(const Work& work) {
     check(words[0] == 2 && words[1] == 42 && words[work.words - 1] == 2, "registered memory: %u, %u, %u", words[0],
           words[1], words[work.words - 1]);
     DRIVER_OK(cuMemHostUnregister(words));
-    check(heap[31] == 0x11 && heap[32 + work.words * sizeof(unsigned)] == 0x11, "its neighbours are as they were");
+    check(heap[31] == 0x11 && heap[32 + work.words * sizeof(unsigned)] == 0x11, "its neighbours are unchanged");
 }
 
-// Programs forget to unregister what they unmap, and go on.
+// Some programs unmap memory without unregistering it, and continue.
 void unmapped(const Work& work) {
     const size_t bytes = work.words * sizeof(unsigned);
     void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -126,8 +126,8 @@ void unmapped(const Work& work) {
     const Pinned other(work.words);
     DRIVER_OK(work.add_to(other.device(), 1));
     DRIVER_OK(cuStreamSynchronize(work.stream));
-    check(other.differ(1) == 0, "the program goes on: %zu wrong", other.differ(1));
-    cuMemHostUnregister(memory);  // whatever it says
+    check(other.differ(1) == 0, "the program continues: %zu wrong", other.differ(1));
+    cuMemHostUnregister(memory);  // any result is accepted
 }
 
 void memsets_and_copies(const Work& work) {
@@ -170,7 +170,7 @@ void memsets_and_copies(const Work& work) {
     DRIVER_OK(cuStreamSynchronize(work.stream));
     check(pageable[0] == 78 && pageable[31] == 14 && pageable[32] == 13, "rows of it: %u, %u, %u", pageable[0],
           pageable[31], pageable[32]);
-    // Said to be the device's, which it is natively, also where the GPU has not used it yet.
+    // Declared to be device memory, which it is natively, even before the GPU has used it.
     const Pinned from(32), to(32);
     from[0] = 5;
     from[31] = 6;
@@ -192,8 +192,7 @@ void neighbours(const Work& work) {
     const unsigned count = work.words * 4;
     DRIVER_OK(launch(work.odd, 4, 64, work.stream, memory.device(), count, static_cast<unsigned char>(0xcc)));
     for (unsigned i = 0; i < count; i += 2) {
-        // Atomic for ThreadSanitizer's sake: what the kernel wrote beside it may be merged into the same word
-        // meanwhile.
+        // Atomic for ThreadSanitizer: the kernel's adjacent writes may be merged into the same word meanwhile.
         std::atomic_ref(bytes[i]).store(static_cast<unsigned char>(i), std::memory_order_relaxed);
     }
     DRIVER_OK(cuStreamSynchronize(work.stream));
@@ -216,7 +215,7 @@ bool comes_true(Condition condition) {
     return true;
 }
 
-// Neither makes a driver call in between.
+// Neither side makes a driver call in between.
 void polling(const Work& work) {
     const Pinned words(16);
     auto* const request = reinterpret_cast<std::atomic<unsigned>*>(&words[0]);
@@ -225,7 +224,7 @@ void polling(const Work& work) {
     DRIVER_OK(launch(work.answer, 1, 1, work.stream, device, device + 32, 0u));  // loads the kernel
     DRIVER_OK(cuStreamSynchronize(work.stream));
     reply->store(0);
-    DRIVER_OK(launch(work.answer, 1, 1, work.stream, device, device + 32, spin_limit));
+    DRIVER_OK(launch(work.answer, 1, 1, work.stream, device, device + 32, kSpinLimit));
     request->store(41);
     check(comes_true([&] { return reply->load() != 0; }), "the program sees a kernel's write while it waits");
     check(reply->load() == 42, "and the kernel saw the program's: %u", reply->load());
@@ -242,7 +241,7 @@ void memory_operations(const Work& work) {
     check(words[1] == 11, "and then writes another: %u", words[1]);
 }
 
-// The same in one call, and as nodes of a graph, beside a memset.
+// The same in one call, and as graph nodes, beside a memset.
 void batches_of_memory_operations(const Work& work) {
     const auto batch = [](const Pinned& words) {
         std::array<CUstreamBatchMemOpParams, 2> operations{};
@@ -312,8 +311,8 @@ void host_functions(const Work& work) {
         &seen));
     DRIVER_OK(work.add_to(memory.device(), 1));
     DRIVER_OK(cuStreamSynchronize(work.stream));
-    check(seen.before == 5, "a host function sees what the kernel before it wrote: %u", seen.before);
-    check(memory[4] == 101 && memory[5] == 6, "and the kernel behind it what it wrote: %u", memory[4]);
+    check(seen.before == 5, "a host function sees the earlier kernel's value: %u", seen.before);
+    check(memory[4] == 101 && memory[5] == 6, "and the kernel behind it sees the function's value: %u", memory[4]);
 }
 
 void events(const Work& work) {

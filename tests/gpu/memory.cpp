@@ -1,5 +1,5 @@
-// Device and host memory: many sizes, what the driver says about pointers, virtual memory management, stream-ordered
-// allocation, pinned and registered host memory. Setting: blocks.
+// Device and host memory: many sizes, pointer attributes, virtual memory management, stream-ordered allocation, pinned
+// and registered host memory. Setting: blocks.
 #include "tests/gpu/memory.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ void many_sizes(unsigned count) {
     unsigned state = 1;
     const auto next = [&] { return state = state * 1664525u + 1013904223u, state >> 8; };
     for (unsigned i = 0; i < count; i++) {
-        // Sizes from one byte to some MiB, most of them small; now and then one in the middle goes.
+        // Sizes from one byte to some MiB, most of them small; some blocks in the middle are freed again.
         const size_t bytes = 1 + next() % (size_t{1} << (4 + next() % 18));
         CUdeviceptr address = 0;
         DRIVER_OK(cuMemAlloc(&address, bytes));
@@ -62,7 +62,7 @@ void information(CUdevice device) {
     check(total <= device_bytes + device_bytes / 50 && total >= device_bytes - device_bytes / 50, "which agree");
     check(before > 0 && before <= total, "free memory: %zu of %zu MiB", before >> 20, total >> 20);
     CUdeviceptr address = 0;
-    // Another program on the same GPU changes what is free as well: what it does now and then is not there each time.
+    // Other programs on the GPU also change the free memory, but not in every attempt.
     for (int attempt = 0; attempt < 10 && !(held + bytes <= before && after >= held + bytes); attempt++) {
         DRIVER_OK(cuMemGetInfo(&before, &total));
         DRIVER_OK(cuMemAlloc(&address, bytes));
@@ -105,14 +105,14 @@ void pointers(const Device& device) {
     DRIVER_OK(cuPointerGetAttribute(&other_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, other));
     check(id != other_id, "two buffers have different ids");
 
-    // Asking for several attributes of memory that CUDA does not know is no error: the answers are zero.
+    // Querying several attributes of memory that CUDA does not know is no error: the values are zero.
     int on_stack = 0;
     type = 99;
     void* two[] = {&type, &device_pointer};
     CUpointer_attribute two_names[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
     check_result(cuPointerGetAttributes(2, two_names, two, reinterpret_cast<CUdeviceptr>(&on_stack)), CUDA_SUCCESS,
                  "attributes of ordinary memory");
-    check(type == 0, "whose type is none");
+    check(type == 0, "its type is unknown");
     DRIVER_OK(cuMemFree(block));
     DRIVER_OK(cuMemFree(other));
 }
@@ -129,7 +129,7 @@ void pitched() {
     DRIVER_OK(cuMemFree(block));
 }
 
-// A free waits for the work before it, so that nobody else has the memory while that goes on.
+// A free waits for earlier work, so that the memory is not reused while that runs.
 void reuse_while_busy(const Module& module) {
     constexpr unsigned words = 4096, launches = 400;
     constexpr size_t bytes = words * sizeof(unsigned);

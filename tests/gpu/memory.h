@@ -1,6 +1,6 @@
-// Sections of memory.cpp that have a file of their own (memory_more.cpp).
+// Sections of memory.cpp that are in memory_more.cpp.
 //
-// Threads: a context is current. Errors: as driver.h.
+// Threads: a context is current. Errors: as in driver.h.
 #pragma once
 
 #include "tests/gpu/driver.h"

@@ -1,5 +1,5 @@
-// Whose kernels may touch what: another device's memory, without and with peer access, and mappings by the access that
-// was set. Each mistake is made in a process of its own, since it is final.
+// Which kernels may access which memory: another device's, without and with peer access, and mappings by their access
+// rights. Each mistake runs in its own process, because it is fatal.
 #include <vector>
 
 #include "tests/gpu/driver.h"
@@ -13,7 +13,7 @@ void in_child(const char* what, const std::function<void()>& work) {
     check(child_succeeds(work), "%s: as expected", what);
 }
 
-// What a kernel on device 0 gives that stores to, or loads from, the address.
+// The result of a kernel on device 0 that stores to, or loads from, the address.
 CUresult store_to(CUdeviceptr address) {
     static const Module* const module = new Module(kernels_ptx().data);
     DRIVER_OK(launch(module->function("store_word"), 1, 1, nullptr, address, 4711u));
@@ -34,7 +34,7 @@ unsigned word_at(CUdeviceptr address) {
     return value;
 }
 
-// Memory of device 1 and its context, with device 0's current.
+// Memory of device 1 and its context, while device 0's is current.
 struct Peer {
     CUdeviceptr memory = 0;
     CUcontext context = nullptr;

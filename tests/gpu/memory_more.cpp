@@ -48,7 +48,7 @@ void virtual_memory(const Device& device, const Module& module) {
     DRIVER_OK(cuMemGetAccess(&flags, &properties.location, range));
     check(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "access as it was set");
 
-    // Across the border of the two allocations, by memset, kernel and copy.
+    // Across the boundary of the two allocations, by memset, kernel and copy.
     constexpr unsigned words = 2048;
     const CUdeviceptr border = range + granularity - words / 2 * sizeof(unsigned);
     DRIVER_OK(cuMemsetD32(border, 7, words));
@@ -67,7 +67,7 @@ void virtual_memory(const Device& device, const Module& module) {
                  "the handle of an address");
     DRIVER_OK(cuMemRelease(retained));
 
-    // The same allocation at another address holds the same data; a handle may go while it is mapped.
+    // The same allocation mapped at another address has the same data; its handle may be released while it is mapped.
     DRIVER_OK(cuMemMap(range + 4 * granularity, granularity, 0, second, 0));
     DRIVER_OK(cuMemSetAccess(range + 4 * granularity, granularity, &access, 1));
     check(is_filled(range + 4 * granularity, words / 2, 42), "an allocation mapped twice");
@@ -178,7 +178,7 @@ void host_memory(const Device& device) {
     check((flags & CU_MEMHOSTALLOC_WRITECOMBINED) != 0, "flags of write-combined memory (%u)", flags);
     DRIVER_OK(cuMemFreeHost(pinned));
 
-    // Registered memory need not begin or end at a page.
+    // Registered memory need not start or end at a page boundary.
     std::vector<uint8_t> ordinary(bytes, 0x24), back(bytes);
     DRIVER_OK(cuMemHostRegister(ordinary.data() + 100, bytes - 200, CU_MEMHOSTREGISTER_PORTABLE));
     CUdeviceptr block = 0;

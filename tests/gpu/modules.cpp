@@ -12,7 +12,7 @@ using namespace gpupool::programs;
 
 namespace {
 
-// Whether this module's code runs: the kernel with a parameter of every kind.
+// Checks that this module's code runs, with the kernel that has a parameter of every kind.
 void run_code(CUmodule module, const char* what) {
     struct Triple {
         short first;
@@ -37,7 +37,7 @@ void load(const char* what, const void* image) {
     DRIVER_OK(cuModuleUnload(module));
 }
 
-// Machine code for another architecture, or for a GPU that runs none, is refused with one error, natively as well.
+// Machine code for another architecture, or on a GPU that runs none, gives the same error as natively.
 void load_machine_code(const Device& device) {
     CUmodule module = nullptr;
     const CUresult result = cuModuleLoadData(&module, kernels_cubin().data);
@@ -68,18 +68,18 @@ void load_with_logs() {
     DRIVER_OK(cuModuleLoadDataEx(&module, kernels_ptx().data, 6, names, values));
     memcpy(&milliseconds, &values[5], sizeof milliseconds);
     check(milliseconds >= 0, "time to compile: %.1f ms", static_cast<double>(milliseconds));
-    note("the compiler's log: %.100s", information);  // may be missing when its result came from a cache
+    note("the compiler's log: %.100s", information);  // may be empty when the result came from a cache
     run_code(module, "PTX with logs");
     DRIVER_OK(cuModuleUnload(module));
 
     static const char broken[] =
         ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry broken() { nonsense.u32 %r1; ret; }\n";
     strcpy(errors, "");
-    values[1] = reinterpret_cast<void*>(sizeof information);  // the driver put the lengths here
+    values[1] = reinterpret_cast<void*>(sizeof information);  // the driver returns the lengths here
     values[3] = reinterpret_cast<void*>(sizeof errors);
     values[5] = nullptr;
     check_result(cuModuleLoadDataEx(&module, broken, 6, names, values), CUDA_ERROR_INVALID_PTX, "broken PTX");
-    check(strlen(errors) > 0, "and an error log says why");
+    check(strlen(errors) > 0, "and an error log gives the reason");
     note("%.100s", errors);
 }
 

@@ -1,6 +1,6 @@
-// Sections of modules.cpp that have a file of their own (modules_functions.cpp).
+// Sections of modules.cpp that are in modules_functions.cpp.
 //
-// Threads: a context is current. Errors: as driver.h.
+// Threads: a context is current. Errors: as in driver.h.
 #pragma once
 
 #include "tests/gpu/driver.h"

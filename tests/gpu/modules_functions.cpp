@@ -16,8 +16,8 @@ int attribute_of(CUfunction function, CUfunction_attribute attribute) {
     return value;
 }
 
-// The parameters of `many_parameters`, as the C++ rules lay them out.
-constexpr size_t expected_layout[][2] = {{0, 1}, {2, 2}, {4, 4}, {8, 8}, {16, 4}, {24, 8}, {32, 24}, {56, 8}};
+// The parameters of `many_parameters` in C++ layout.
+constexpr size_t kExpectedLayout[][2] = {{0, 1}, {2, 2}, {4, 4}, {8, 8}, {16, 4}, {24, 8}, {32, 24}, {56, 8}};
 
 bool computes_shared_sum(CUfunction function, unsigned threads, unsigned shared_bytes) {
     CUdeviceptr in = 0, out = 0;
@@ -69,23 +69,23 @@ void parameter_layout() {
     const Module module(kernels_ptx().data);
     const CUfunction function = module.function("many_parameters");
     int wrong = 0;
-    for (size_t i = 0; i < std::size(expected_layout); i++) {
+    for (size_t i = 0; i < std::size(kExpectedLayout); i++) {
         size_t offset = 0, bytes = 0;
         DRIVER_OK(cuFuncGetParamInfo(function, i, &offset, &bytes));
-        wrong += offset != expected_layout[i][0] || bytes != expected_layout[i][1];
+        wrong += offset != kExpectedLayout[i][0] || bytes != kExpectedLayout[i][1];
     }
     check(wrong == 0, "offsets and sizes of 8 parameters: %d wrong", wrong);
     size_t offset = 0, bytes = 0;
-    check_result(cuFuncGetParamInfo(function, std::size(expected_layout), &offset, &bytes), CUDA_ERROR_INVALID_VALUE,
+    check_result(cuFuncGetParamInfo(function, std::size(kExpectedLayout), &offset, &bytes), CUDA_ERROR_INVALID_VALUE,
                  "a ninth parameter");
 
-    // The same kernel, its parameters handed over as one buffer.
+    // The same kernel, with its parameters in one buffer.
     CUdeviceptr out = 0;
     DRIVER_OK(cuMemAlloc(&out, sizeof(double)));
     char buffer[64] = {};
     size_t buffer_bytes = sizeof buffer;
     const auto put = [&](size_t index, auto value) {
-        memcpy(buffer + expected_layout[index][0], &value, sizeof value);
+        memcpy(buffer + kExpectedLayout[index][0], &value, sizeof value);
     };
     put(0, char{5});
     put(1, short{50});
@@ -118,7 +118,7 @@ void occupancy(const Device& device) {
     DRIVER_OK(cuOccupancyAvailableDynamicSMemPerBlock(&bytes, shared, 1, 128));
     check(bytes > 0, "%zu bytes of shared memory for a single block", bytes);
 
-    // The blocks of a cooperative launch have to fit at once, and the call itself says when they do not.
+    // The blocks of a cooperative launch must all be resident at once; the call itself fails when they cannot.
     const auto at_once = static_cast<unsigned>(blocks * device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
     CUdeviceptr data = 0;
     DRIVER_OK(cuMemAlloc(&data, 128 * sizeof(unsigned)));
@@ -153,11 +153,11 @@ void large_shared_memory(const Device& device) {
 
 namespace {
 
-// Work that cannot begin before destruction, and more of it than the server gives to the driver at once.
+// Work that cannot begin before destruction, and more of it than the server issues at once.
 class Backlog {
   public:
     explicit Backlog(CUfunction store) {
-        constexpr unsigned many = 700;  // the driver itself takes about 1,000
+        constexpr unsigned many = 700;  // the driver's limit is about 1,000
         DRIVER_OK(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
         DRIVER_OK(cuMemAlloc(&word_, sizeof(unsigned)));
         DRIVER_OK(cuLaunchHostFunc(
@@ -226,7 +226,7 @@ void attributes_in_order() {
     DRIVER_OK(cuStreamDestroy(other));
 }
 
-// What natively waits for nobody does not wait for a stream that is stuck, which may be waiting for who calls.
+// Calls that do not block natively must not block behind a stuck stream, which may be waiting for the caller.
 void attributes_beside_a_stuck_stream() {
     const Module module(kernels_ptx().data);
     const CUfunction sum = module.function("shared_sum"), store = module.function("store_word"),
@@ -265,11 +265,12 @@ void attributes_beside_a_stuck_stream() {
         launch_with(2'000, other, 2);
         check_result(cuStreamSynchronize(other), CUDA_SUCCESS,
                      "another stream goes on behind a limit that was lowered");
-        (void)cuFuncSetAttribute(add, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);  // where there are any
+        // for functions that have the attribute
+        (void)cuFuncSetAttribute(add, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
         (void)cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap_bytes);
         int bytes = 0;
         DRIVER_OK(cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, sum));
-        check(bytes == 2'000, "the limit is what was set last: %d", bytes);
+        check(bytes == 2'000, "the limit is the value set last: %d", bytes);
     }
     set_shared(60'000);
     CUgraphExec executable = nullptr;
@@ -286,8 +287,8 @@ void attributes_beside_a_stuck_stream() {
     DRIVER_OK(cuStreamDestroy(other));
 }
 
-// A driver need not forgive what is destroyed under its work, but what had to wait for us is not to be the worse for
-// it.
+// A driver need not support destroying objects that work still uses, but work queued by the worker must behave no
+// worse.
 void textures_in_order() {
     const Module module(kernels_ptx().data);
     const CUfunction read = module.function("read_texture"), store = module.function("store_word");
@@ -312,7 +313,7 @@ void textures_in_order() {
     }
     unsigned seen = 0;
     DRIVER_OK(cuMemcpyDtoH(&seen, out, sizeof seen));
-    check(seen == 42, "a texture was there for what was launched before it was destroyed: %u", seen);
+    check(seen == 42, "a destroyed texture stays valid for earlier launches: %u", seen);
     DRIVER_OK(cuMemFree(out));
     DRIVER_OK(cuMemFree(words));
 }
@@ -394,7 +395,7 @@ void link_two_units() {
     CUlinkState state = nullptr;
     DRIVER_OK(cuLinkCreate(0, nullptr, nullptr, &state));
     const auto add = [&](const Image& image, const char* name) {
-        // PTX is text: its size includes the final zero.
+        // PTX is text: its size includes the terminating zero.
         return cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<void*>(image.data), image.bytes + 1, name, 0, nullptr,
                              nullptr);
     };

@@ -1,6 +1,6 @@
-// Several threads launch on one stream, in an order that the host fixes by taking turns; a kernel appends its ticket to
-// a log on the device. The log must hold the tickets in that order. So must those of several streams whose launches
-// come mixed. Settings: threads, launches.
+// Several threads launch on one stream in an order that the host enforces by turns; a kernel appends its ticket to a
+// log on the device. The log must have the tickets in that order, as must the logs of several streams whose launches
+// are interleaved. Settings: threads, launches.
 #include <condition_variable>
 #include <list>
 #include <mutex>
@@ -46,7 +46,7 @@ struct Log {
     }
 };
 
-// Thread t may go when turn % threads == t; the order of the turns is the order of the launches.
+// Thread t may launch when turn % threads == t; the order of the turns is the order of the launches.
 class Turns {
   public:
     explicit Turns(unsigned threads) : threads_(threads) {}
@@ -93,7 +93,7 @@ void launch_in_turns(const Device& device, CUfunction append, CUstream stream, L
     DRIVER_OK(cuStreamSynchronize(stream));
 }
 
-// Turns over several streams, the order kept on the device by events alone: nobody waits on the host.
+// Turns over several streams whose order only events on the device enforce; no host thread waits.
 void launch_across_streams(const Device& device, CUfunction append, Log& log, unsigned threads) {
     std::vector<CUstream> streams(threads);
     std::vector<CUevent> events(threads);
@@ -127,8 +127,8 @@ void launch_across_streams(const Device& device, CUfunction append, Log& log, un
     }
 }
 
-// Launches for several streams, one after the other and fast: each stream keeps its order, whoever issues them, and
-// what depends on all of them comes behind all.
+// Fast interleaved launches for several streams: each stream keeps its order, whichever thread issues them, and work
+// that depends on all streams runs behind all.
 void launch_mixed(CUfunction append, std::list<Log>& logs, unsigned rounds) {
     std::vector<CUstream> streams(logs.size());
     CUevent event = nullptr;
@@ -142,14 +142,14 @@ void launch_mixed(CUfunction append, std::list<Log>& logs, unsigned rounds) {
         for (Log& log : logs) {
             DRIVER_OK(launch(append, 1, 1, streams[at++], log.tickets, log.capacity, log.next, ticket));
         }
-        if (ticket % 100 == 99) {  // the other streams' turn comes when the last one's has
+        if (ticket % 100 == 99) {  // after the last stream's launch, work of the other streams that waits for it
             DRIVER_OK(cuEventRecord(event, streams.back()));
             for (std::size_t other = 0; other + 1 < streams.size(); other++) {
                 DRIVER_OK(cuStreamWaitEvent(streams[other], event, 0));
             }
         }
     }
-    // Behind all of the last stream's launches: what it finds is their count.
+    // Behind all of the last stream's launches, so it must read their count.
     unsigned count = 0;
     DRIVER_OK(cuMemcpyDtoHAsync(&count, last.next, sizeof count, streams.back()));
     DRIVER_OK(cuStreamSynchronize(streams.back()));

@@ -1,5 +1,5 @@
-// cuGetProcAddress, both versions: which function a name, a version and flags give, and what is said of a name that
-// gives none. cuGetExportTable with an id that nobody knows.
+// cuGetProcAddress, both versions: the function that a name, a version and flags give, and the result for unknown
+// names. cuGetExportTable with an unknown id.
 #include <dlfcn.h>
 
 #include "tests/gpu/driver.h"
@@ -29,7 +29,7 @@ void* symbol(const char* name) {
     return address;
 }
 
-// The address may be the exported symbol's; what counts is that two names are, or are not, the same function.
+// The returned address may be the exported symbol's; the test checks only whether two names give the same function.
 void check_same(const char* name, int version, cuuint64_t flags, const char* exported) {
     const Answer answer = ask(name, version, flags);
     check(answer.result == CUDA_SUCCESS && answer.status == CU_GET_PROC_ADDRESS_SUCCESS &&
@@ -55,7 +55,7 @@ void stream_kinds() {
     check_same("cuLaunchKernel", 7000, CU_GET_PROC_ADDRESS_LEGACY_STREAM, "cuLaunchKernel");
     check_same("cuLaunchKernel", 7000, per_thread, "cuLaunchKernel_ptsz");
     check_same("cuMemcpyHtoD", 7000, per_thread, "cuMemcpyHtoD_v2_ptds");
-    check_same("cuMemAlloc", 13000, per_thread, "cuMemAlloc_v2");  // has no per-thread form: the plain one
+    check_same("cuMemAlloc", 13000, per_thread, "cuMemAlloc_v2");  // it has no per-thread variant
     const Answer old = ask("cuMemcpyHtoD", 6050, per_thread);
     check(old.result == CUDA_SUCCESS && old.address == nullptr &&
               old.status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT,
@@ -89,7 +89,7 @@ void mistakes() {
     check_result(ask("cuInit", version + 10).result, CUDA_ERROR_INVALID_VALUE,
                  "a version that is newer than the driver");
     check_result(ask("cuInit", 13000, 4).result, CUDA_ERROR_INVALID_VALUE, "flags that are none");
-    // Not asked: a null name, and a null place for the address. Driver 580 crashes on the former.
+    // Not tested: a null name, and a null place for the address. Driver 580 crashes on the former.
 }
 
 void first_version() {
@@ -110,7 +110,7 @@ void works() {
     check(count != nullptr && count(&devices) == CUDA_SUCCESS && devices >= 1, "a function found by name works");
     const void* table = nullptr;
     const CUuuid unknown = {{'n', 'o', 't', ' ', 'a', ' ', 't', 'a', 'b', 'l', 'e', ' ', 'i', 'd', '.', '.'}};
-    check_result(cuGetExportTable(&table, &unknown), CUDA_ERROR_INVALID_VALUE, "an export table that nobody knows");
+    check_result(cuGetExportTable(&table, &unknown), CUDA_ERROR_INVALID_VALUE, "an unknown export table");
 }
 
 }  // namespace

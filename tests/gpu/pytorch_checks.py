@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Checks PyTorch on the GPU against the CPU and prints one `name value` line per check.
+"""Compares PyTorch on the GPU with the CPU and prints one `name value` line per check.
 
-The same seeds give the same values, so the lines of a native and of a forwarded run can be compared: values marked as
-volatile (memory in use, times) are the exception. Needs nothing but torch. Exit status: 0 when every check held.
+The same seeds give the same values, so the lines of a native and of a forwarded run can be compared, except values
+marked as volatile (memory in use, times). Needs only torch. Exit status: 0 when every check passed.
 """
 
 import os
 import sys
 import threading
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums in the same order every time
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # makes sums reproducible
 
 import torch
 import torch.nn as nn

@@ -1,6 +1,6 @@
 // Thread A launches a kernel that spins on a flag in device memory and waits for its stream; thread B then sets the
-// flag through another stream, and A must come back. In some variants a third thread fills A's stream behind the
-// spinning kernel with more launches than a stream can hold, so that it blocks, while B releases. Setting: queued.
+// flag through another stream, and A must return. In some variants a third thread fills A's stream behind the spinning
+// kernel with more launches than a stream can queue, so that it blocks, while B releases. Setting: queued.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -21,9 +21,9 @@ class Release {
         DRIVER_OK(cuMemAlloc(&words_, 3 * sizeof(unsigned)));
         DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned_), sizeof(unsigned)));
         *pinned_ = 1;
-        // Every kernel is loaded now: a first launch may wait for the device, which would be a deadlock of our own.
+        // Loads every kernel now: a first launch may wait for the device, which would deadlock the test itself.
         DRIVER_OK(cuMemsetD32(words_, 1, 3));
-        DRIVER_OK(launch(spin_, 1, 1, waiting_, flag(), outcome(), spin_limit));
+        DRIVER_OK(launch(spin_, 1, 1, waiting_, flag(), outcome(), kSpinLimit));
         DRIVER_OK(launch(add_, 1, 1, waiting_, counter(), 1u, 1u));
         DRIVER_OK(cuCtxSynchronize());
     }
@@ -51,7 +51,7 @@ class Release {
         std::atomic<unsigned> filled{0};
         std::thread waiter([&] {
             device_.use();
-            DRIVER_OK(launch(spin_, 1, 1, waiting_, flag(), outcome(), spin_limit));
+            DRIVER_OK(launch(spin_, 1, 1, waiting_, flag(), outcome(), kSpinLimit));
             launched.store(true);
             DRIVER_OK(cuStreamSynchronize(waiting_));
             came_back.store(true);
@@ -89,7 +89,7 @@ class Release {
         }
     }
 
-    // The filler has queued everything, or has not come any further for a while: it is blocked.
+    // True when the filler has queued everything, or has made no progress for a while, which means that it is blocked.
     static bool has_settled(const std::atomic<unsigned>& filled, unsigned queued) {
         const unsigned before = filled.load();
         if (before == queued) {

@@ -1,4 +1,4 @@
-"""Triton's kernels of library_checks.py: Triton reads a kernel's source from a file, where its imports are at the top."""
+"""The Triton kernels of library_checks.py, in a file of their own because Triton reads kernels from source files."""
 
 import torch
 import triton

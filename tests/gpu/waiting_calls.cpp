@@ -1,6 +1,6 @@
 // Calls that wait for the GPU (to load, unload, free, make room for local memory) while the GPU waits for the program:
-// for a host function, or a graph's host node. Other threads that come to the driver meanwhile may have to wait as
-// well; but all of them come to their end, the function first. Setting: function_ms, how long it takes.
+// for a host function, or a graph's host node. Other threads' driver calls may have to wait meanwhile, but all of them
+// must end, the function first. Setting: function_ms, how long it takes.
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -53,7 +53,7 @@ class Waiting {
         }
         DRIVER_OK(cuMemAlloc(&words_, 64 * sizeof(unsigned)));
         DRIVER_OK(cuMemsetD32(words_, 0, 64));
-        // A first launch may wait for the device as well: that is a section of its own.
+        // A first launch may wait for the device as well; another section tests that.
         DRIVER_OK(launch(add_, 1, 1, working_, counter(), 1u, 0u));
         CUDA_HOST_NODE_PARAMS host{Function::run, &function_};
         CUgraphNode node = nullptr;
@@ -81,7 +81,7 @@ class Waiting {
     CUstream busy() const { return busy_; }
     Function& function() { return function_; }
 
-    // `call` is made while a stream is within a host function, then beside a graph's; others work meanwhile.
+    // Makes `call` while a stream runs a host function, then beside a graph's, while other threads work.
     template <class Call>
     void run(const char* what, Call call) {
         beside(
@@ -90,7 +90,7 @@ class Waiting {
             what, "a graph's host node", [&] { return cuGraphLaunch(executable_, busy_); }, call);
     }
 
-    // Others launch `rounds` times, during half of the function's time or as fast as they can.
+    // Other threads launch `rounds` times, over half of the function's time or as fast as they can.
     template <class Begin, class Call>
     void beside(const char* what, const char* beside_what, Begin begin, Call call, unsigned rounds = 40,
                 bool slowly = true) {
@@ -99,7 +99,7 @@ class Waiting {
         std::atomic<bool> called{false};
         std::thread caller([&] {
             device_.use();
-            std::this_thread::sleep_for(function_.takes / 10);  // the GPU has come to the function
+            std::this_thread::sleep_for(function_.takes / 10);  // time for the GPU to reach the function
             called = true;
             called.notify_all();
             call();
@@ -161,7 +161,7 @@ void load_and_unload(Waiting& waiting) {
     });
 }
 
-// The function waits for a thread that asks what the driver answers whoever else waits there.
+// The function waits for a thread that makes queries, which the driver answers even while other calls wait.
 void questions(Waiting& waiting) {
     struct Lock {
         std::atomic<bool> asked{false};
@@ -181,7 +181,7 @@ void questions(Waiting& waiting) {
         DRIVER_OK(cuModuleLoadData(&module, kernels_ptx().data));
         DRIVER_OK(cuModuleUnload(module));
     });
-    std::this_thread::sleep_for(waiting.function().takes / 4);  // by now it waits
+    std::this_thread::sleep_for(waiting.function().takes / 4);  // by now the call waits
     size_t free_bytes = 0, all_bytes = 0;
     DRIVER_OK(cuMemGetInfo(&free_bytes, &all_bytes));
     DRIVER_OK(cuStreamQuery(other));
@@ -196,7 +196,7 @@ void questions(Waiting& waiting) {
     DRIVER_OK(cuStreamDestroy(other));
 }
 
-// What cannot be given to the GPU yet is more than anybody keeps for a program.
+// More work than anything queues for a program must wait to be issued.
 void flood(Waiting& waiting) {
     waiting.beside(
         "a flood of launches", "a host function",
@@ -225,7 +225,7 @@ void libraries(Waiting& waiting) {
     });
 }
 
-// Looking a kernel up loads nothing, so that it does not wait; what loads waits then.
+// A kernel look-up loads nothing, so it does not wait; the calls that load do.
 void lookups(Waiting& waiting) {
     DRIVER_OK(cuLaunchHostFunc(waiting.busy(), Function::run, &waiting.function()));
     CUlibrary library = nullptr;
@@ -298,7 +298,7 @@ void limits(Waiting& waiting) {
     waiting.run("a greater stack", [&] { DRIVER_OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes += 1024)); });
 }
 
-// Kernels with ever more local memory: the driver makes room for all threads of the GPU at the first launch that needs
+// Kernels with increasing local memory: the driver makes room for all threads of the GPU at the first launch that needs
 // it.
 void local_memory(Waiting& waiting) {
     unsigned next = 0;
@@ -317,7 +317,7 @@ void local_memory(Waiting& waiting) {
             DRIVER_OK(cuStreamDestroy(stream));
         }
         DRIVER_OK(cuMemcpyDtoH(words, waiting.local_words(), sizeof words));
-        check(words[0] == 7 && words[1] == 8, "what the kernels with local memory wrote: %u, %u", words[0], words[1]);
+        check(words[0] == 7 && words[1] == 8, "the kernels with local memory wrote %u, %u", words[0], words[1]);
         DRIVER_OK(cuMemsetD32(waiting.local_words(), 0, 2));
     });
 }
@@ -344,7 +344,7 @@ void local_memory_in_graphs(Waiting& waiting) {
     });
 }
 
-// The same of graphs that are changed.
+// The same for graphs that are changed.
 void local_memory_in_changes(Waiting& waiting) {
     CUdeviceptr words = waiting.local_words();
     unsigned value = 11;
@@ -378,14 +378,15 @@ void local_memory_in_changes(Waiting& waiting) {
     });
     unsigned word = 0;
     DRIVER_OK(cuMemcpyDtoH(&word, words, sizeof word));
-    check(word == value, "what the changed graph's kernel wrote: %u", word);
+    check(word == value, "the changed graph's kernel wrote %u", word);
     DRIVER_OK(cuMemsetD32(words, 0, 1));
     DRIVER_OK(cuStreamDestroy(stream));
     DRIVER_OK(cuGraphExecDestroy(executable));
     DRIVER_OK(cuGraphDestroy(graph));
 }
 
-// A graph of so many nodes that the driver takes it only as the GPU goes on, behind a host function or with one in it.
+// A graph with so many nodes that the driver accepts it only as the GPU makes progress, behind a host function or with
+// one in it.
 void large_graphs(Waiting& waiting) {
     constexpr unsigned nodes = 6000;
     CUdeviceptr words = waiting.local_words();

@@ -1,4 +1,4 @@
-// Prints what the runtime says about every device, and checks that its parts agree.
+// Prints the runtime's properties of every device, and checks that they are consistent.
 #include "tests/programs/runtime.h"
 
 using namespace gpupool::programs;

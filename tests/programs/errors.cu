@@ -1,4 +1,4 @@
-// Mistakes and what the runtime says to each; errors that stay (an illegal address) happen in a child process.
+// Mistakes and the runtime's results for them; permanent errors (an illegal address) happen in a child process.
 #include <spawn.h>
 #include <sys/wait.h>
 
@@ -18,7 +18,7 @@ __global__ void write_to(int* address) {
     *address = 1;
 }
 
-// CUDA 12's runtime looks at a launch's dimensions itself; CUDA 13's hands them on and reports what the driver says.
+// CUDA 12's runtime checks a launch's dimensions itself; CUDA 13's passes them on and returns the driver's error.
 cudaError_t bad_dimensions() {
     int version = 0;
     CUDA_OK(cudaRuntimeGetVersion(&version));
@@ -80,7 +80,7 @@ void handles() {
     check(strcmp(cudaGetErrorName(cudaErrorIllegalAddress), "cudaErrorIllegalAddress") == 0, "the name of an error");
 }
 
-// Runs in a child process: after this mistake nothing works any more.
+// Runs in a child process: after this mistake no call works.
 int illegal_address() {
     int* device = nullptr;
     CUDA_OK(cudaMalloc(&device, 1024));

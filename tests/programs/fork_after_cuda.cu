@@ -1,5 +1,5 @@
-// Forks after CUDA was used: the child gets cudaErrorInitializationError from every call and does not hang; the parent
-// goes on, also when the child has gone; and a program started by exec works again.
+// Forks after CUDA was used. In the child every call returns cudaErrorInitializationError and none hangs; the parent
+// continues, also after the child's end; a program started by exec works.
 #include <unistd.h>
 
 #include "tests/programs/fork_programs.h"

@@ -1,6 +1,6 @@
-// What the two fork programs share: a sum on the device, and the fate of a child.
+// Shared by the two fork programs: a sum on the device, and starting a child.
 //
-// Threads: none; fork() and threads do not mix. Errors: as runtime.h.
+// Threads: none; fork() and threads do not mix. Errors: as in runtime.h.
 #pragma once
 
 #include <sys/wait.h>
@@ -16,7 +16,7 @@ static __global__ void add_all(const int* input, int count, int* sum) {
     }
 }
 
-// 0 + 1 + ... + (count - 1), by the device.
+// 0 + 1 + ... + (count - 1), computed on the device.
 inline int sum_on_device(int count) {
     int* host = static_cast<int*>(malloc(count * sizeof(int)));
     for (int i = 0; i < count; i++) {
@@ -37,8 +37,8 @@ inline int sum_on_device(int count) {
     return result;
 }
 
-// Forks; the child runs `work`, whose result is its exit status. It leaves by _exit: nothing of the parent's is its to
-// tear down.
+// Forks; the child runs `work`, whose result is its exit status. It ends with _exit, because it must not destroy the
+// parent's objects.
 template <class Work>
 pid_t start_child(Work work) {
     fflush(stdout);

@@ -1,4 +1,4 @@
-// Many kernels in several translation units, most of them never used: images and kernels are loaded when first needed.
+// Many kernels in several translation units, most of them never used. Images and kernels are loaded when first needed.
 #include <utility>
 
 #include "tests/programs/many_kernels.h"
@@ -11,7 +11,7 @@ __global__ void add_number(int* sum) {
     *sum += number * number;
 }
 
-// Never launched. It must not matter that it is there, whatever it contains.
+// Never launched. Its presence must not matter, whatever it contains.
 __global__ void never_used(double* data, int count) {
     __shared__ double parts[512];
     parts[threadIdx.x] = sin(data[threadIdx.x]) * exp(data[count]);

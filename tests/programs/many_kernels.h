@@ -1,12 +1,11 @@
-// The parts of many_kernels: each translation unit is a fat binary of its own, with names that the others have too.
+// The parts of many_kernels: each translation unit is its own fat binary, with names that the others have as well.
 //
-// Errors: as runtime.h.
+// Errors: as in runtime.h.
 #pragma once
 
 namespace gpupool::programs {
 
-// Both run their own kernel `step` (the same name, not the same code) on `data` and count in their own variable
-// `calls`.
+// Each runs its own kernel `step` (same name, different code) on `data` and counts in its own variable `calls`.
 void run_first_unit(int* data, int count);
 void run_second_unit(int* data, int count);
 int first_unit_calls();

@@ -5,21 +5,21 @@
 
 using namespace gpupool::programs;
 
-constexpr int tile = 16;
+constexpr int kTile = 16;
 
 __global__ void multiply_static(const float* a, const float* b, float* c, int m, int n, int k) {
-    __shared__ float tile_a[tile][tile];
-    __shared__ float tile_b[tile][tile];
-    const int row = blockIdx.y * tile + threadIdx.y;
-    const int column = blockIdx.x * tile + threadIdx.x;
+    __shared__ float tile_a[kTile][kTile];
+    __shared__ float tile_b[kTile][kTile];
+    const int row = blockIdx.y * kTile + threadIdx.y;
+    const int column = blockIdx.x * kTile + threadIdx.x;
     float sum = 0.0f;
-    for (int start = 0; start < k; start += tile) {
+    for (int start = 0; start < k; start += kTile) {
         const int a_column = start + threadIdx.x;
         const int b_row = start + threadIdx.y;
         tile_a[threadIdx.y][threadIdx.x] = row < m && a_column < k ? a[row * k + a_column] : 0.0f;
         tile_b[threadIdx.y][threadIdx.x] = b_row < k && column < n ? b[b_row * n + column] : 0.0f;
         __syncthreads();
-        for (int i = 0; i < tile; i++) {
+        for (int i = 0; i < kTile; i++) {
             sum += tile_a[threadIdx.y][i] * tile_b[i][threadIdx.x];
         }
         __syncthreads();
@@ -32,19 +32,19 @@ __global__ void multiply_static(const float* a, const float* b, float* c, int m,
 __global__ void multiply_dynamic(const float* a, const float* b, float* c, int m, int n, int k) {
     extern __shared__ float tiles[];
     float* tile_a = tiles;
-    float* tile_b = tiles + tile * tile;
-    const int row = blockIdx.y * tile + threadIdx.y;
-    const int column = blockIdx.x * tile + threadIdx.x;
-    const int slot = threadIdx.y * tile + threadIdx.x;
+    float* tile_b = tiles + kTile * kTile;
+    const int row = blockIdx.y * kTile + threadIdx.y;
+    const int column = blockIdx.x * kTile + threadIdx.x;
+    const int slot = threadIdx.y * kTile + threadIdx.x;
     float sum = 0.0f;
-    for (int start = 0; start < k; start += tile) {
+    for (int start = 0; start < k; start += kTile) {
         const int a_column = start + threadIdx.x;
         const int b_row = start + threadIdx.y;
         tile_a[slot] = row < m && a_column < k ? a[row * k + a_column] : 0.0f;
         tile_b[slot] = b_row < k && column < n ? b[b_row * n + column] : 0.0f;
         __syncthreads();
-        for (int i = 0; i < tile; i++) {
-            sum += tile_a[threadIdx.y * tile + i] * tile_b[i * tile + threadIdx.x];
+        for (int i = 0; i < kTile; i++) {
+            sum += tile_a[threadIdx.y * kTile + i] * tile_b[i * kTile + threadIdx.x];
         }
         __syncthreads();
     }
@@ -67,10 +67,10 @@ void run(int m, int n, int k, bool dynamic) {
     CUDA_OK(cudaMalloc(&device_c, c.size() * sizeof(float)));
     CUDA_OK(cudaMemcpy(device_a, a.data(), a.size() * sizeof(float), cudaMemcpyHostToDevice));
     CUDA_OK(cudaMemcpy(device_b, b.data(), b.size() * sizeof(float), cudaMemcpyHostToDevice));
-    const dim3 block(tile, tile);
-    const dim3 grid((n + tile - 1) / tile, (m + tile - 1) / tile);
+    const dim3 block(kTile, kTile);
+    const dim3 grid((n + kTile - 1) / kTile, (m + kTile - 1) / kTile);
     if (dynamic) {
-        multiply_dynamic<<<grid, block, 2 * tile * tile * sizeof(float)>>>(device_a, device_b, device_c, m, n, k);
+        multiply_dynamic<<<grid, block, 2 * kTile * kTile * sizeof(float)>>>(device_a, device_b, device_c, m, n, k);
     } else {
         multiply_static<<<grid, block>>>(device_a, device_b, device_c, m, n, k);
     }

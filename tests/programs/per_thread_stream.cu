@@ -1,5 +1,5 @@
-// Built with --default-stream per-thread: each host thread's default stream is its own. Two threads prove it: the
-// kernel on the first one's default stream ends only when a kernel on the second one's runs beside it. Argument:
+// Built with --default-stream per-thread, so each host thread has its own default stream. Two threads check it: the
+// kernel on the first one's default stream ends only when a kernel on the second one's runs concurrently. Argument:
 // elements per thread.
 #include <atomic>
 #include <thread>
@@ -9,7 +9,7 @@
 
 using namespace gpupool::programs;
 
-constexpr int thread_count = 4;
+constexpr int kThreadCount = 4;
 
 __global__ void wait_for_flag(const volatile int* flag, int* outcome) {
     *outcome = spin_until_set(flag);
@@ -27,7 +27,8 @@ __global__ void add(int* data, int count, int value) {
 }
 
 void overlap(int* words) {
-    // The release is launched second: were the two default streams one stream, it would stay behind the waiting kernel.
+    // The release is launched second: if both threads had the same default stream, it would wait behind the waiting
+    // kernel.
     std::atomic<bool> waiting{false};
     std::thread waiter([words, &waiting] {
         wait_for_flag<<<1, 1>>>(words, words + 1);
@@ -86,15 +87,15 @@ int main(int argc, char** argv) {
     CUDA_OK(cudaDeviceSynchronize());
     overlap(words);
 
-    int wrong[thread_count] = {};
+    int wrong[kThreadCount] = {};
     std::vector<std::thread> threads;
-    for (int t = 0; t < thread_count; t++) {
+    for (int t = 0; t < kThreadCount; t++) {
         threads.emplace_back(one_thread, t, count, 20, &wrong[t]);
     }
     for (std::thread& thread : threads) {
         thread.join();
     }
-    for (int t = 0; t < thread_count; t++) {
+    for (int t = 0; t < kThreadCount; t++) {
         check(wrong[t] == 0, "thread %d on its own default stream: %d elements differ", t, wrong[t]);
     }
     CUDA_OK(cudaFree(words));

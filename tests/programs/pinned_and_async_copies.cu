@@ -28,7 +28,7 @@ size_t differences(const uint8_t* data, size_t bytes, unsigned seed, uint8_t mas
     return wrong;
 }
 
-// In, inverted on the device, and out again into the same buffer, all on one stream.
+// To the device, inverted there, and back to the same buffer, all on one stream.
 void round_trip(const char* kind, uint8_t* host, uint8_t* device, size_t bytes, unsigned seed, cudaStream_t stream) {
     fill(host, bytes, seed);
     CUDA_OK(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream));
@@ -66,7 +66,7 @@ void one_dimension(size_t bytes) {
     CUDA_OK(cudaStreamSynchronize(stream));
     check(differences(back.data(), bytes, 4, 0) == 0, "a pageable source changed after the call");
 
-    // What a copy brought into pinned memory is what the next copy on that stream takes out of it.
+    // Data that a copy wrote to pinned memory is the source of the next copy on that stream.
     fill(back.data(), bytes, 5);
     CUDA_OK(cudaMemcpy(device, back.data(), bytes, cudaMemcpyHostToDevice));
     memset(pinned, 0, bytes);

@@ -1,5 +1,5 @@
-// Sum, maximum and a vote over many numbers with warp shuffles, shared memory and one atomic per block.
-// Argument: number of elements.
+// Sum, maximum and a vote over many numbers with warp shuffles, shared memory and one atomic per block. Argument:
+// number of elements.
 #include <climits>
 #include <vector>
 
@@ -7,19 +7,19 @@
 
 using namespace gpupool::programs;
 
-constexpr unsigned whole_warp = 0xffffffffu;
-constexpr int block_threads = 256;
+constexpr unsigned kWholeWarp = 0xffffffffu;
+constexpr int kBlockThreads = 256;
 
 __device__ int warp_sum(int value) {
     for (int offset = 16; offset > 0; offset /= 2) {
-        value += __shfl_down_sync(whole_warp, value, offset);
+        value += __shfl_down_sync(kWholeWarp, value, offset);
     }
     return value;
 }
 
 __device__ int warp_maximum(int value) {
     for (int offset = 16; offset > 0; offset /= 2) {
-        value = max(value, __shfl_xor_sync(whole_warp, value, offset));
+        value = max(value, __shfl_xor_sync(kWholeWarp, value, offset));
     }
     return value;
 }
@@ -31,12 +31,12 @@ struct Totals {
 };
 
 __global__ void reduce(const int* input, int count, Totals* totals) {
-    __shared__ int sums[block_threads / 32];
-    __shared__ int maxima[block_threads / 32];
+    __shared__ int sums[kBlockThreads / 32];
+    __shared__ int maxima[kBlockThreads / 32];
     int sum = 0;
     int maximum = INT_MIN;
     int odd = 0;
-    // Every lane takes part in every round, so that the vote below sees whole warps.
+    // Every lane executes every round, so that the vote below has whole warps.
     const int stride = gridDim.x * blockDim.x;
     const int rounds = (count + stride - 1) / stride;
     for (int round = 0; round < rounds; round++) {
@@ -46,7 +46,7 @@ __global__ void reduce(const int* input, int count, Totals* totals) {
             sum += value;
             maximum = max(maximum, value);
         }
-        odd += __popc(__ballot_sync(whole_warp, i < count && value % 2 != 0));
+        odd += __popc(__ballot_sync(kWholeWarp, i < count && value % 2 != 0));
     }
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
@@ -59,8 +59,8 @@ __global__ void reduce(const int* input, int count, Totals* totals) {
     }
     __syncthreads();
     if (warp == 0) {
-        sum = warp_sum(lane < block_threads / 32 ? sums[lane] : 0);
-        maximum = warp_maximum(lane < block_threads / 32 ? maxima[lane] : INT_MIN);
+        sum = warp_sum(lane < kBlockThreads / 32 ? sums[lane] : 0);
+        maximum = warp_maximum(lane < kBlockThreads / 32 ? maxima[lane] : INT_MIN);
         if (lane == 0) {
             atomicAdd(&totals->sum, sum);
             atomicMax(&totals->maximum, maximum);
@@ -88,7 +88,7 @@ int main(int argc, char** argv) {
     CUDA_OK(cudaMemcpy(device_input, input.data(), count * sizeof(int), cudaMemcpyHostToDevice));
     const Totals nothing{0, INT_MIN, 0};
     CUDA_OK(cudaMemcpy(device_totals, &nothing, sizeof nothing, cudaMemcpyHostToDevice));
-    reduce<<<16, block_threads>>>(device_input, count, device_totals);
+    reduce<<<16, kBlockThreads>>>(device_input, count, device_totals);
     CUDA_OK(cudaGetLastError());
     Totals totals{};
     CUDA_OK(cudaMemcpy(&totals, device_totals, sizeof totals, cudaMemcpyDeviceToHost));

@@ -1,8 +1,8 @@
-// What every test program shares: one printed line per check, and an exit status that says whether all held.
+// Shared by all test programs: one printed line per check, and an exit status that tells whether all checks passed.
 //
-// Purpose: a program that forwards wrongly must say which check broke, in a line that reads the same natively and
-// forwarded. Ownership: process-wide counters. Threads: everything here may be called from any thread. Errors: a failed
-// check is printed and counted; finish() turns the count into the exit status.
+// Purpose: when forwarding is wrong, a line names the failed check, and the lines are the same natively and forwarded.
+// Ownership: process-wide counters. Threads: all functions may be called from any thread. Errors: a failed check is
+// printed and counted; finish() turns the count into the exit status.
 #pragma once
 
 #include <unistd.h>
@@ -32,7 +32,7 @@ __attribute__((format(printf, 2, 3))) inline bool check(bool held, const char* f
     return held;
 }
 
-// Something worth knowing that is neither right nor wrong.
+// Prints information that is neither right nor wrong.
 __attribute__((format(printf, 1, 2))) inline void note(const char* format, ...) {
     char text[512];
     va_list arguments;
@@ -43,7 +43,7 @@ __attribute__((format(printf, 1, 2))) inline void note(const char* format, ...) 
     fflush(stdout);
 }
 
-// A program that cannot go on: later checks would only repeat the first failure.
+// Ends the program when later checks would only repeat the first failure.
 [[noreturn]] inline void give_up(const char* what, const char* why, const char* file, int line) {
     printf("FAIL %s: %s (%s:%d)\n", what, why, file, line);
     fflush(stdout);
@@ -57,7 +57,7 @@ inline int finish(const char* program) {
     return failed == 0 && held_checks.load() > 0 ? 0 : 1;
 }
 
-// A program that hangs is a failed program, and must end by itself: it may hold the GPU of somebody else.
+// Ends a hung program, which would otherwise keep using a GPU that others may need.
 inline void limit_seconds(unsigned seconds) {
     signal(SIGALRM, [](int) {
         static const char message[] = "FAIL the program did not end within its time limit\n";

@@ -1,6 +1,6 @@
-// The runtime API's side of report.h, and a kernel's bounded wait for a flag.
+// The counterpart of report.h for the runtime API, and a kernel's bounded wait for a flag.
 //
-// Threads: any. Errors: CUDA_OK ends the program, since what follows a failed call means nothing.
+// Threads: any. Errors: CUDA_OK ends the program, since results after a failed call are meaningless.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,14 +23,14 @@ inline bool check_error(cudaError_t actual, cudaError_t expected, const char* wh
                  static_cast<int>(actual), cudaGetErrorName(expected), static_cast<int>(expected));
 }
 
-// A kernel that waits for another must end by itself when that other never comes: after some ten seconds, on a GPU
-// (which waits for memory in each round) as on an interpreter (which spends its time on the instructions). Counting
-// rounds needs no clock register.
-constexpr int spin_limit = 40'000'000;
+// A kernel that waits for another must end by itself if that one never runs: after some ten seconds, both on a GPU
+// (where each round waits for memory) and on an interpreter (where instructions take the time). Counting rounds needs
+// no clock register.
+constexpr int kSpinLimit = 40'000'000;
 
-// 1 when the flag was seen, 2 when the limit came first.
+// 1 when the flag was set, 2 when the limit was reached first.
 static __device__ __forceinline__ int spin_until_set(const volatile int* flag) {
-    for (int i = 0; i < spin_limit; i++) {
+    for (int i = 0; i < kSpinLimit; i++) {
         if (*flag != 0) {
             return 1;
         }

@@ -1,4 +1,4 @@
-// Graphs through the runtime, which names kernels by their host functions: captured, looked at, changed and launched.
+// Graphs through the runtime, which names kernels by their host functions: captured, inspected, changed and launched.
 #include <vector>
 
 #include "tests/programs/runtime.h"

@@ -1,4 +1,4 @@
-// Separate compilation: kernels that call and read what another unit defines (nvcc -rdc=true).
+// Separate compilation: kernels that call functions and read variables of another unit (nvcc -rdc=true).
 #include <cooperative_groups.h>
 
 #include <vector>

@@ -1,4 +1,4 @@
-// What the units of separate_compilation share: functions and variables of the device, which linking brings together.
+// Shared by the units of separate_compilation: device functions and variables, which the linker resolves.
 #pragma once
 
 using Step = int (*)(int);
@@ -13,5 +13,5 @@ extern __device__ Totals totals;
 extern __constant__ int weights[4];
 extern __device__ Step chosen_step;
 
-// The kernel is the other unit's.
+// The kernel is defined in the other unit.
 void launch_add_totals(const int* values, int count);

@@ -1,4 +1,4 @@
-// The second unit of separate_compilation. Its `own` is not the first one's.
+// The second unit of separate_compilation. Its `own` is a different variable from the first one's.
 #include "tests/programs/runtime.h"
 #include "tests/programs/separate_compilation.h"
 

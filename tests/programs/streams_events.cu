@@ -1,4 +1,4 @@
-// Streams and events that are really asynchronous: overlap is shown by order (a kernel that only another stream's
+// Streams and events that are really asynchronous. Overlap is shown by order (a kernel that only another stream's
 // kernel can release), never by time. Argument: elements per stream.
 #include <cstdint>
 
@@ -6,7 +6,7 @@
 
 using namespace gpupool::programs;
 
-constexpr int stream_count = 4;
+constexpr int kStreamCount = 4;
 
 __global__ void scale(int* data, int count, int factor, int offset) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -30,10 +30,10 @@ __global__ void copy_word(const int* from, int* to) {
 // Each stream: copy in, two kernels, copy out, from pinned memory.
 void independent_streams(int count) {
     const size_t bytes = count * sizeof(int);
-    cudaStream_t streams[stream_count];
-    int* host[stream_count];
-    int* device[stream_count];
-    for (int s = 0; s < stream_count; s++) {
+    cudaStream_t streams[kStreamCount];
+    int* host[kStreamCount];
+    int* device[kStreamCount];
+    for (int s = 0; s < kStreamCount; s++) {
         CUDA_OK(s % 2 == 0 ? cudaStreamCreate(&streams[s])
                            : cudaStreamCreateWithFlags(&streams[s], cudaStreamNonBlocking));
         CUDA_OK(cudaMallocHost(&host[s], bytes));
@@ -42,14 +42,14 @@ void independent_streams(int count) {
             host[s][i] = i + s;
         }
     }
-    for (int s = 0; s < stream_count; s++) {
+    for (int s = 0; s < kStreamCount; s++) {
         CUDA_OK(cudaMemcpyAsync(device[s], host[s], bytes, cudaMemcpyHostToDevice, streams[s]));
         scale<<<(count + 127) / 128, 128, 0, streams[s]>>>(device[s], count, 3, s);
         scale<<<(count + 127) / 128, 128, 0, streams[s]>>>(device[s], count, 2, 1);
         CUDA_OK(cudaGetLastError());
         CUDA_OK(cudaMemcpyAsync(host[s], device[s], bytes, cudaMemcpyDeviceToHost, streams[s]));
     }
-    for (int s = 0; s < stream_count; s++) {
+    for (int s = 0; s < kStreamCount; s++) {
         CUDA_OK(cudaStreamSynchronize(streams[s]));
         int wrong = 0;
         for (int i = 0; i < count; i++) {
@@ -62,7 +62,7 @@ void independent_streams(int count) {
     }
 }
 
-// words: [0] the flag, [1] what the waiting kernel saw, [2] what came after it in another stream.
+// words: [0] the flag, [1] the waiting kernel's result, [2] written behind it in another stream.
 void overlap(int* words) {
     cudaStream_t waiting, releasing, following;
     cudaEvent_t before, after, followed;
@@ -86,7 +86,7 @@ void overlap(int* words) {
     check(cudaEventQuery(followed) == cudaErrorNotReady, "an event behind another stream's event is not ready");
     float milliseconds = -1.0f;
     check(cudaEventElapsedTime(&milliseconds, before, after) == cudaErrorNotReady, "elapsed time is not ready");
-    cudaGetLastError();  // "not ready" counts as an error here
+    cudaGetLastError();  // clears "not ready", which the runtime records as an error
 
     set_flag<<<1, 1, 0, releasing>>>(words);
     CUDA_OK(cudaGetLastError());

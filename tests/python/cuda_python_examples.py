@@ -1,4 +1,4 @@
-"""Small programs as cuda-python's users write them: cuda.bindings (the driver API and NVRTC), and cuda.core."""
+"""Small programs in the style of cuda-python's users: cuda.bindings (the driver API and NVRTC), and cuda.core."""
 
 import ctypes
 
@@ -33,7 +33,7 @@ __global__ void scale(T* values, int n) {
 
 
 def checked(answer):
-    """The values of a call of the bindings, without its status."""
+    """The results of a bindings call without its status, which must be success."""
     status, *values = answer
     if int(status) != 0:
         raise RuntimeError(f"{status!r}")

@@ -1,4 +1,4 @@
-"""Small programs as Numba's users write them."""
+"""Small programs in the style of Numba's users."""
 
 import math
 import warnings
@@ -9,7 +9,7 @@ import numpy as np
 from numba import cuda, float32, int32, vectorize
 from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
 
-warnings.simplefilter("ignore", RuntimeWarning)  # of nvJitLink's absence
+warnings.simplefilter("ignore", RuntimeWarning)  # about the missing nvJitLink
 
 random = np.random.default_rng(1)
 

@@ -1,6 +1,7 @@
-"""Kernels that CUDA 12's compiler (NVRTC: PyPI has no nvcc 12) made at several options, run through the driver API.
+"""Kernels compiled by CUDA 12's compiler (NVRTC, since PyPI has no nvcc 12) with several options, run by the driver
+API.
 
-GPUPOOL_TEST_NVRTC12 names the folder of PyPI's packages: cuda_nvrtc, cuda_runtime and cuda_cccl.
+GPUPOOL_TEST_NVRTC12 names the folder with the packages from PyPI: cuda_nvrtc, cuda_runtime and cuda_cccl.
 """
 
 import ctypes
@@ -102,7 +103,7 @@ extern "C" __global__ void structures(const Pair* in, Pair* out, Pair factor, in
 }
 """
 
-# What the options of nvcc 12 mean to NVRTC; -G is nvcc's -O0 for device code.
+# NVRTC's equivalents of nvcc 12's options; -G is nvcc's -O0 for device code.
 VARIANTS = {
     "default": ["--gpu-architecture=compute_75"],
     "debug": ["--gpu-architecture=compute_75", "-G"],
@@ -125,10 +126,10 @@ PACKAGES = Path(os.environ["GPUPOOL_TEST_NVRTC12"])
 
 
 class Nvrtc:
-    """The few functions of NVRTC 12 that this needs."""
+    """The functions of NVRTC 12 that this program uses."""
 
     def __init__(self):
-        # NVRTC opens this one by its name alone, which a sanitizer's dlopen does not find beside it.
+        # NVRTC opens this one by its plain name, which a sanitizer's dlopen does not find beside it.
         folder = PACKAGES / "cuda_nvrtc/lib"
         self.builtins = ctypes.CDLL(str(folder / "libnvrtc-builtins.so.12.9"))
         self.library = ctypes.CDLL(str(folder / "libnvrtc.so.12"))
@@ -170,7 +171,7 @@ class Module:
         self.module = checked(driver.cuModuleLoadData(ptx))
 
     def run(self, name, grid, block, *arguments):
-        """Arrays go to the device and come back; what is left are (value, type) pairs."""
+        """Copies array arguments to the device and back; other arguments are (value, type) pairs."""
         values, types, there = [], [], []
         for argument in arguments:
             if isinstance(argument, np.ndarray):
@@ -196,7 +197,7 @@ class Module:
         return int(value[0])
 
 
-def quotient(a, b):  # as C++ rounds it
+def quotient(a, b):  # rounds as C++ does
     return abs(a) // b * (1 if a >= 0 else -1)
 
 

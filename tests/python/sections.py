@@ -1,7 +1,8 @@
-"""What the programs in this folder share: packages from a folder of the build's, and sections chosen by name.
+"""Shared by the programs in this folder: packages from a folder of the source tree, and sections selected by name.
 
-The packages lie in the folder that GPUPOOL_TEST_PACKAGES names (scripts/install-dependencies puts them there). nvJitLink is hidden
-from them: it links to machine code, which the software GPU cannot run, where the driver's own linker is handed PTX.
+GPUPOOL_TEST_PACKAGES names the folder with the packages (scripts/install-dependencies puts them there). nvJitLink is
+hidden from them: it links to machine code, which the software GPU cannot run; without it they pass PTX to the driver's
+linker.
 """
 
 import os
@@ -38,7 +39,7 @@ def hide_nvjitlink():
     pathfinder.load_nvidia_dynamic_lib = load_but_nvjitlink
 
 
-# Its advice about small grids and host arrays is meant for programs in earnest.
+# Its advice about small grids and host arrays is for production programs.
 os.environ["NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"] = "0"
 os.environ["NUMBA_CUDA_WARN_ON_IMPLICIT_COPY"] = "0"
 site.addsitedir(os.environ["GPUPOOL_TEST_PACKAGES"])

@@ -1,6 +1,7 @@
-// Counts what the calling thread allocates: a sanitizer's runtime lets one look on, so elsewhere nothing is counted.
+// Counts the allocations of the calling thread, through the hooks of a sanitizer's runtime. Without a sanitizer nothing
+// is counted.
 //
-// Threads: any; each has its own count.
+// Threads: any; each thread has its own count.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@ namespace gpupool::test {
 
 inline thread_local std::uint64_t allocations_of_thread = 0;
 
-// False where that cannot be done. For the rest of the process.
+// Starts counting for the rest of the process. False where the sanitizer's hooks are missing.
 inline bool count_allocations() {
     return __sanitizer_install_malloc_and_free_hooks != nullptr &&
            __sanitizer_install_malloc_and_free_hooks([](const volatile void*, std::size_t) { ++allocations_of_thread; },

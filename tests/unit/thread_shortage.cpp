@@ -12,7 +12,7 @@ std::atomic<bool> shortage{false};
 
 }  // namespace
 
-// Before the C library's own, and a sanitizer's.
+// Interposes the C library's function, and a sanitizer's.
 extern "C" __attribute__((visibility("default"))) int pthread_create(pthread_t* thread,
                                                                      const pthread_attr_t* attributes,
                                                                      void* (*run)(void*), void* argument) {

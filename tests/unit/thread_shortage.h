@@ -1,11 +1,11 @@
-// Makes new threads fail, as they do where a limit on processes or memory is reached.
+// Makes thread creation fail, as it does at a limit on processes or memory.
 //
-// Threads: any; for all threads of the process.
+// Threads: any; affects all threads of the process.
 #pragma once
 
 namespace gpupool::test {
 
-// While it lives no thread can be started.
+// No thread can be started during its lifetime.
 class ThreadShortage {
   public:
     ThreadShortage();

@@ -41,7 +41,8 @@ kj::Array<capnp::word> to_words(const std::vector<std::byte>& payload) {
     return words;
 }
 
-// Starts `arguments` with stdout and stderr into files and, with `ready`, descriptor 3 its write end.
+// Starts `arguments`, redirects stdout and stderr to files and, where `ready` is given, passes its write end as
+// descriptor 3.
 pid_t start(std::vector<std::string> arguments, std::vector<std::string> environment, const std::string& output,
             const std::string& errors, int ready) {
     posix_spawn_file_actions_t actions;
@@ -92,7 +93,7 @@ bool process_exists(pid_t process) {
     if (::kill(process, 0) != 0) {
         return false;
     }
-    // A zombie whose parent (this test's init) is slow to reap it holds nothing any more.
+    // A zombie that the container's init has not reaped yet counts as ended.
     const std::string stat = slurp(fmt::format("/proc/{}/stat", process));
     const auto name_end = stat.rfind(')');
     return name_end != std::string::npos && stat.size() > name_end + 2 && stat[name_end + 2] != 'Z';
@@ -119,7 +120,7 @@ ProcessEnd run_program(const std::vector<std::string>& arguments, const std::vec
     const TemporaryFolder folder;
     ProcessEnd end;
     std::vector<std::string> entries = environment;
-    entries.push_back("XDG_CACHE_HOME=" + folder.path() + "/cache");  // of a daemon that it may start
+    entries.push_back("XDG_CACHE_HOME=" + folder.path() + "/cache");  // for a daemon that the test may start
     const pid_t process = start(arguments, entries, folder.path() + "/out", folder.path() + "/err", -1);
     if (process > 0) {
         ::waitpid(process, &end.status, 0);
@@ -136,14 +137,14 @@ Daemon::Daemon(const std::string& settings, std::vector<std::string> environment
 }
 
 Daemon::~Daemon() {
-    (void)status();  // to know the workers that are left
+    (void)status();  // adds its current workers to workers_
     if (process_ > 0) {
         kill_hard();
     }
     for (const pid_t worker : workers_) {
         ::kill(worker, SIGKILL);
     }
-    // What a sanitizer found in the daemon or in a worker stands there and nowhere else.
+    // The sanitizers' findings about the daemon and its workers appear only in this log.
     for (const char* finding : {"Sanitizer", "runtime error:"}) {
         EXPECT_EQ(log().find(finding), std::string::npos);
     }
@@ -156,7 +157,7 @@ void Daemon::start() {
     const std::string own =
         fmt::format("runtime_directory = \"{}/run\"\nlog_level = \"debug\"\nlog_file = \"{}/log\"\n", folder_.path(),
                     folder_.path());
-    // A test may bring addresses, a worker and a driver of its own.
+    // Defaults for what the test's settings do not give: address, worker and driver.
     std::string defaults;
     if (settings_.find("listen =") == std::string::npos) {
         defaults += fmt::format("listen = \"{}\"\n", address_);
@@ -165,7 +166,7 @@ void Daemon::start() {
         defaults += fmt::format("worker = \"{}\"\n", STAND_IN_WORKER);
     }
     if (settings_.find("driver =") == std::string::npos) {
-        defaults += fmt::format("driver = \"{}\"\n", STAND_IN_WORKER);  // any file: the stand-in loads nothing
+        defaults += fmt::format("driver = \"{}\"\n", STAND_IN_WORKER);  // any file, since the stand-in loads no driver
     }
     const auto config = folder_.write("gpupoold.toml", own + defaults + settings_);
     int ends[2];

@@ -1,4 +1,4 @@
-// Real daemons, real clients: what the tests in this folder share.
+// Real daemons and clients for the tests in this folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,19 +22,19 @@ namespace gpupool::test {
 
 using std::chrono::milliseconds;
 
-// True as soon as `condition` holds, false when it does not within `timeout`.
+// Waits until `condition` holds; false when it does not within `timeout`.
 bool eventually(const std::function<bool()>& condition, milliseconds timeout = milliseconds(10000));
 
 bool process_exists(pid_t process);
 
-// A folder that goes with its owner.
+// A folder that is removed with this object.
 class TemporaryFolder {
   public:
     TemporaryFolder();
     ~TemporaryFolder();
     TemporaryFolder(const TemporaryFolder&) = delete;
     [[nodiscard]] const std::string& path() const { return path_; }
-    // Writes a file into it and gives its path.
+    // Writes a file into it and returns the file's path.
     [[nodiscard]] std::string write(const std::string& name, const std::string& text, bool executable = false) const;
 
   private:
@@ -42,27 +42,28 @@ class TemporaryFolder {
 };
 
 struct ProcessEnd {
-    int status = -1;  // as waitpid gives it
+    int status = -1;  // as waitpid returns it
     std::string output;
     std::string errors;
 };
 
-// Runs a program to its end. `environment` entries are NAME=VALUE, on top of ours.
+// Runs a program until it ends. `environment` entries are NAME=VALUE and are added to the test's own environment.
 ProcessEnd run_program(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
 
-// A gpupoold with the stand-in worker. Whoever starts one sees it killed, with its workers, at the end.
+// A gpupoold with the stand-in worker. The destructor kills it and its workers.
 class Daemon {
   public:
-    // `settings`: TOML in addition to what every test needs. `environment` entries are NAME=VALUE, on top of ours.
+    // `settings` is TOML in addition to what every test needs. `environment` entries are NAME=VALUE and are added to
+    // the test's own environment.
     explicit Daemon(const std::string& settings = "", std::vector<std::string> environment = {});
     ~Daemon();
     Daemon(const Daemon&) = delete;
 
-    // Starts the process and waits until it serves; the first start is the constructor's.
+    // Starts the process and waits until it accepts connections. The constructor calls it; a test may restart with it.
     void start();
     void signal(int number) const;
-    void kill_hard();                                       // SIGKILL, and waits
-    std::optional<int> wait_for_end(milliseconds timeout);  // the status, when it ended in time
+    void kill_hard();                                       // SIGKILL, and waits for the end
+    std::optional<int> wait_for_end(milliseconds timeout);  // the exit status, if it ended in time
 
     [[nodiscard]] pid_t process() const { return process_; }
     [[nodiscard]] const std::string& address() const { return address_; }
@@ -82,7 +83,7 @@ class Daemon {
     std::vector<std::string> environment_;
     std::string address_ = "127.0.0.1:0";
     pid_t process_ = -1;
-    mutable std::vector<pid_t> workers_;  // ever seen, to be killed at the end
+    mutable std::vector<pid_t> workers_;  // all that were seen, to be killed at the end
 };
 
 struct HelloOptions {
@@ -94,7 +95,7 @@ struct HelloOptions {
     std::uint64_t memory_bytes = 0;
     std::vector<std::pair<std::string, std::string>> environment;
     bool administration = false;
-    bool lane = false;  // a data connection of a session that is not there
+    bool lane = false;  // asks to be a lane, of a session that does not exist
 };
 
 std::vector<std::byte> hello_payload(const HelloOptions& options);
@@ -107,13 +108,13 @@ class Client {
     void send_hello(const HelloOptions& options = {});
     void send_bytes(std::span<const std::byte> bytes);
 
-    // The next frame; an error when there is none in time.
+    // The next frame, or an error on a timeout.
     Result<wire::ReceivedFrame> read(milliseconds timeout = milliseconds(10000));
-    // The text of the Refused that must come next.
+    // The text of the next frame, which must be a Refused.
     std::string refusal(milliseconds timeout = milliseconds(10000));
-    // The session's id out of the Welcome that must come next.
+    // The session id from the next frame, which must be a Welcome.
     std::string welcome();
-    // True when the other end hangs up within `timeout`.
+    // True when the other end closes the connection within `timeout`.
     bool ended(milliseconds timeout);
     void leave() { connection_.reset(); }
     [[nodiscard]] bool connected() const { return connection_ != nullptr; }

@@ -1,4 +1,4 @@
-// The lifetime rules of a session, each by name: what ends a worker, and what must not.
+// The rules for the lifetime of a session and its worker: what must end them, and what must not.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -16,7 +16,7 @@ pid_t worker_of(const cli::SessionStatus& session) {
     return static_cast<pid_t>(session.worker_process_id);
 }
 
-// The first line of the daemon's log that says so.
+// The first line of the daemon's log that contains `text`.
 std::string line_of(const Daemon& daemon, const std::string& text) {
     std::istringstream log(daemon.log());
     std::string line;
@@ -25,7 +25,7 @@ std::string line_of(const Daemon& daemon, const std::string& text) {
     return line;
 }
 
-TEST(Lifetime, AClientThatLeavesTakesItsWorkerWithItWithinASecond) {
+TEST(Lifetime, WorkerEndsWithinASecondOfItsClient) {
     const Daemon daemon;
     Client client(daemon.address());
     client.send_hello();
@@ -39,7 +39,7 @@ TEST(Lifetime, AClientThatLeavesTakesItsWorkerWithItWithinASecond) {
     EXPECT_NE(line.find(" info "), std::string::npos) << line;
 }
 
-TEST(Lifetime, AWorkerThatSaysItEndsAndDoesNotIsKilledWithinASecond) {
+TEST(Lifetime, WorkerThatReportsItsEndAndStaysIsKilledWithinASecond) {
     const Daemon daemon;
     Client client(daemon.address());
     client.send_hello({.process_name = "never-ends"});
@@ -50,7 +50,7 @@ TEST(Lifetime, AWorkerThatSaysItEndsAndDoesNotIsKilledWithinASecond) {
     daemon.sessions(0);
 }
 
-TEST(Lifetime, AWorkerThatDiesIsItsOwnClientsProblemOnly) {
+TEST(Lifetime, WorkerDeathAffectsOnlyItsClient) {
     const Daemon daemon;
     Client bystander(daemon.address());
     bystander.send_hello();
@@ -66,7 +66,7 @@ TEST(Lifetime, AWorkerThatDiesIsItsOwnClientsProblemOnly) {
     EXPECT_NE(line.find(" warn"), std::string::npos) << line;
 }
 
-TEST(Lifetime, AWorkerThatDiesBeforeItTakesTheSessionIsToldToTheClient) {
+TEST(Lifetime, WorkerDeathBeforeTakingTheSessionIsReportedToTheClient) {
     const Daemon daemon;
     Client client(daemon.address());
     client.send_hello({.process_name = "die-early"});
@@ -75,7 +75,7 @@ TEST(Lifetime, AWorkerThatDiesBeforeItTakesTheSessionIsToldToTheClient) {
     daemon.sessions(0);
 }
 
-TEST(Lifetime, AWorkerThatCannotBeStartedIsToldToTheClient) {
+TEST(Lifetime, FailureToStartAWorkerIsReportedToTheClient) {
     TemporaryFolder folder;
     const auto worker = folder.write("worker", std::string("#!/bin/sh\nexec ") + STAND_IN_WORKER + " \"$@\"\n", true);
     const Daemon daemon("worker = \"" + worker + "\"\n");
@@ -85,7 +85,7 @@ TEST(Lifetime, AWorkerThatCannotBeStartedIsToldToTheClient) {
     EXPECT_NE(client.refusal().find("cannot start"), std::string::npos);
 }
 
-TEST(Lifetime, AStoppedWorkerIsNoticedAndKilled) {
+TEST(Lifetime, UnresponsiveWorkerIsKilled) {
     const Daemon daemon("[workers]\nsilence_timeout_ms = 2000\n");
     Client client(daemon.address());
     client.send_hello();
@@ -96,7 +96,7 @@ TEST(Lifetime, AStoppedWorkerIsNoticedAndKilled) {
     daemon.sessions(0);
 }
 
-TEST(Lifetime, WorkersOutliveTheirDaemonAndAreTakenOverByTheNext) {
+TEST(Lifetime, WorkersSurviveADaemonCrashAndAreTakenOver) {
     Daemon daemon;
     Client first(daemon.address());
     first.send_hello({.process_name = "first", .memory_bytes = 1u << 30});
@@ -126,16 +126,16 @@ TEST(Lifetime, WorkersOutliveTheirDaemonAndAreTakenOverByTheNext) {
         EXPECT_EQ(is->memory_quota_bytes, was.memory_quota_bytes);
         EXPECT_EQ(is->device, 1u);
     }
-    // What was taken over ends like what was started.
+    // A session that was taken over ends as one that this daemon started.
     second.leave();
     EXPECT_EQ(daemon.sessions(1).at(0).id, first_id);
-    // And dies like it, too.
+    // So does one whose worker dies.
     ::kill(worker_of(daemon.sessions(1).at(0)), SIGKILL);
     EXPECT_TRUE(first.ended(milliseconds(1000)));
     daemon.sessions(0);
 }
 
-TEST(Lifetime, HandingOnKeepsSessionsAndStoppingTheNextDaemonEndsThem) {
+TEST(Lifetime, HandoverKeepsSessionsAndAStopOfTheNextDaemonEndsThem) {
     Daemon daemon;
     Client client(daemon.address());
     client.send_hello();
@@ -152,7 +152,7 @@ TEST(Lifetime, HandingOnKeepsSessionsAndStoppingTheNextDaemonEndsThem) {
     EXPECT_TRUE(client.ended(milliseconds(1000)));
 }
 
-TEST(Lifetime, WorkersEndThemselvesWhenTheDaemonIsGoneForLongerThanTheGrace) {
+TEST(Lifetime, WorkersEndOnceTheDaemonIsGoneForLongerThanTheGrace) {
     Daemon daemon("[workers]\ndaemon_grace_ms = 500\n");
     Client client(daemon.address());
     client.send_hello();
@@ -163,17 +163,17 @@ TEST(Lifetime, WorkersEndThemselvesWhenTheDaemonIsGoneForLongerThanTheGrace) {
     stubborn.welcome();
     daemon.sessions(2);
     daemon.kill_hard();
-    // First a notice, then the end.
+    // The client first receives a notice, then the connection ends.
     const auto notice = client.read(milliseconds(3000));
     ASSERT_TRUE(notice) << notice.error().message;
     EXPECT_EQ(notice->type, wire::FrameType::control);
     EXPECT_TRUE(client.ended(milliseconds(1000)));
     EXPECT_TRUE(eventually([&] { return !process_exists(worker_of(session)); }, milliseconds(1000)));
-    // A worker that is stuck is ended by force.
+    // A worker that is stuck is killed.
     EXPECT_TRUE(stubborn.ended(milliseconds(4000)));
 }
 
-TEST(Lifetime, AnOrderlyStopEndsSessionsWithANoticeAndLeavesNothing) {
+TEST(Lifetime, OrderlyStopNotifiesClientsAndLeavesNothing) {
     Daemon daemon;
     Client client(daemon.address());
     client.send_hello();
@@ -191,18 +191,18 @@ TEST(Lifetime, AnOrderlyStopEndsSessionsWithANoticeAndLeavesNothing) {
     EXPECT_NE(::stat((daemon.folder().path() + "/run/" + port).c_str(), &facts), 0) << "the runtime folder is left";
 }
 
-TEST(Lifetime, AnOrderlyStopKillsAWorkerThatDoesNotEnd) {
+TEST(Lifetime, OrderlyStopKillsAWorkerThatDoesNotEnd) {
     Daemon daemon("[workers]\nstop_timeout_ms = 500\n");
     Client client(daemon.address());
     client.send_hello({.process_name = "ignores-stop"});
     client.welcome();
     const auto session = daemon.sessions(1).at(0);
     daemon.signal(SIGTERM);
-    EXPECT_EQ(daemon.wait_for_end(milliseconds(1500)), 0);  // before the worker would end itself
+    EXPECT_EQ(daemon.wait_for_end(milliseconds(1500)), 0);  // sooner than the worker would end by itself
     EXPECT_FALSE(process_exists(worker_of(session)));
 }
 
-TEST(Lifetime, AConnectionThatIsStillBeingAskedDoesNotDelayTheStop) {
+TEST(Lifetime, PendingConnectionDoesNotDelayTheStop) {
     Daemon daemon;
     Client silent(daemon.address());
     ASSERT_TRUE(eventually([&] { return daemon.status().ok(); }));
@@ -211,8 +211,8 @@ TEST(Lifetime, AConnectionThatIsStillBeingAskedDoesNotDelayTheStop) {
     EXPECT_TRUE(silent.ended(milliseconds(1000)));
 }
 
-// The daemon dies when the worker's process exists but does not run our code yet.
-TEST(Lifetime, ADaemonThatDiesBetweenForkAndExecLeavesNoOrphan) {
+// The daemon dies after it has forked the worker's process and before that process runs the worker's code.
+TEST(Lifetime, DaemonDeathBetweenForkAndExecLeavesNoOrphan) {
     TemporaryFolder folder;
     const auto worker = folder.write("worker",
                                      std::string("#!/bin/sh\n[ \"$1\" = --probe ] || { echo $$ > ") + folder.path() +
@@ -236,9 +236,9 @@ TEST(Lifetime, ADaemonThatDiesBetweenForkAndExecLeavesNoOrphan) {
     EXPECT_TRUE(eventually([&] { return !process_exists(process); }, milliseconds(3000)));
 }
 
-TEST(Lifetime, AWorkerInheritsNothingButItsSocket) {
+TEST(Lifetime, WorkerInheritsOnlyItsSocket) {
     const Daemon daemon;
-    Client silent(daemon.address());  // an open descriptor of the daemon's
+    Client silent(daemon.address());  // gives the daemon one more open descriptor
     Client client(daemon.address());
     client.send_hello();
     client.welcome();
@@ -247,7 +247,7 @@ TEST(Lifetime, AWorkerInheritsNothingButItsSocket) {
     EXPECT_EQ(::getpgid(worker_of(session)), worker_of(session));
 }
 
-TEST(Lifetime, ASecondDaemonOnTheSamePortIsRefused) {
+TEST(Lifetime, SecondDaemonOnTheSamePortIsRefused) {
     const Daemon daemon;
     const auto config = daemon.folder().path() + "/gpupoold.toml";
     const auto baseline = run_program({GPUPOOLD, "--config", config, "--listen", daemon.address()});
@@ -256,7 +256,7 @@ TEST(Lifetime, ASecondDaemonOnTheSamePortIsRefused) {
     EXPECT_TRUE(daemon.status().ok());
 }
 
-TEST(Lifetime, AThousandVisitorsLeaveNothingBehind) {
+TEST(Lifetime, AThousandPendingConnectionsLeaveNothingBehind) {
     const Daemon daemon("[limits]\nhandshakes = 1000\nsessions = 1000\n");
     ASSERT_TRUE(daemon.status().ok());
     const auto descriptors = daemon.open_descriptors();
@@ -279,7 +279,7 @@ TEST(Lifetime, AThousandVisitorsLeaveNothingBehind) {
     }
     daemon.sessions(0);
     EXPECT_TRUE(eventually([&] { return daemon.children() == 0; })) << daemon.children();
-    // The next visitor makes the front door forget the last ones.
+    // The daemon releases closed pending connections when it accepts the next one.
     EXPECT_TRUE(eventually([&] { return daemon.status().ok() && daemon.open_descriptors() <= descriptors + 2; }))
         << descriptors << " before, now " << daemon.open_descriptors();
 }

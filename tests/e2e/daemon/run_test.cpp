@@ -1,4 +1,5 @@
-// `gpupool run`: what the program sees, whose exit code and signals these are, and that a private server goes with it.
+// `gpupool run`: the program's environment and arguments, its exit status and signals, and the private server's
+// lifetime.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -36,7 +37,7 @@ class Run : public ::testing::Test {
         return run({"--local", "--server-config", config_}, program);
     }
 
-    // A process whose command line has `text` in it.
+    // Whether there is a process whose command line contains `text`.
     static bool running(const std::string& text) {
         const auto found = run_program({"pgrep", "-f", text});
         return WIFEXITED(found.status) && WEXITSTATUS(found.status) == 0;
@@ -47,7 +48,7 @@ class Run : public ::testing::Test {
     std::string config_;
 };
 
-TEST_F(Run, PutsTheClientInPlace) {
+TEST_F(Run, SetsUpTheClientLibrary) {
     const auto end = run(
         {"--server", "10.1.2.3:7777", "--memory", "8GiB"},
         {"sh", "-c", "echo $LD_LIBRARY_PATH $TRITON_LIBCUDA_PATH $NUMBA_CUDA_DRIVER $GPUPOOL_SERVER $GPUPOOL_MEMORY"},
@@ -56,18 +57,18 @@ TEST_F(Run, PutsTheClientInPlace) {
         << end.errors;
 }
 
-TEST_F(Run, TheServerOfTheEnvironmentIsKept) {
+TEST_F(Run, KeepsTheServerOfTheEnvironment) {
     EXPECT_EQ(run({}, {"sh", "-c", "echo $GPUPOOL_SERVER"}, {"GPUPOOL_SERVER=somewhere:1"}).output, "somewhere:1\n");
     EXPECT_EQ(
         run({}, {"sh", "-c", "echo $GPUPOOL_SERVER"}, {"HOME=/nonexistent", "XDG_CONFIG_HOME=/nonexistent"}).output,
         "127.0.0.1:9470\n");
 }
 
-TEST_F(Run, TheProgramsArgumentsAreItsOwn) {
+TEST_F(Run, PassesArgumentsUnchanged) {
     EXPECT_EQ(run({}, {"printf", "%s|", "--server", "a b", "--", "status"}).output, "--server|a b|--|status|");
 }
 
-TEST_F(Run, TheExitCodeIsThePrograms) {
+TEST_F(Run, ReturnsTheProgramsExitStatus) {
     const auto end = run({}, {"sh", "-c", "exit 7"});
     EXPECT_TRUE(WIFEXITED(end.status));
     EXPECT_EQ(WEXITSTATUS(end.status), 7);
@@ -76,7 +77,7 @@ TEST_F(Run, TheExitCodeIsThePrograms) {
     EXPECT_EQ(WTERMSIG(killed.status), SIGTERM);
 }
 
-TEST_F(Run, SaysWhatIsMissing) {
+TEST_F(Run, ReportsWhatIsMissing) {
     const auto program = run({}, {"no-such-program"});
     EXPECT_EQ(WEXITSTATUS(program.status), 127);
     EXPECT_NE(program.errors.find("there is no program no-such-program"), std::string::npos) << program.errors;
@@ -89,7 +90,7 @@ TEST_F(Run, SaysWhatIsMissing) {
     EXPECT_EQ(WEXITSTATUS(run({"--driver", "software"}, {"true"}).status), 2) << "--driver is for --local";
 }
 
-TEST_F(Run, LocalStartsAServerForTheProgramAlone) {
+TEST_F(Run, LocalStartsAPrivateServer) {
     const auto end =
         run_local({"sh", "-c", std::string("echo $GPUPOOL_SERVER; ") + GPUPOOL_COMMAND + " status --json; exit 5"});
     EXPECT_TRUE(WIFEXITED(end.status) && WEXITSTATUS(end.status) == 5) << end.errors;
@@ -100,7 +101,7 @@ TEST_F(Run, LocalStartsAServerForTheProgramAlone) {
     EXPECT_FALSE(running(config_));
 }
 
-TEST_F(Run, LocalTakesTheUsersSettingsButForServerAndToken) {
+TEST_F(Run, LocalOverridesOnlyServerAndToken) {
     const std::vector<std::string> local{"--local", "--server-config", config_};
     const auto end = run(local, {"sh", "-c", "echo [$GPUPOOL_TOKEN_FILE] ${#GPUPOOL_TOKEN}"},
                          {"GPUPOOL_TOKEN_FILE=/nonexistent", "GPUPOOL_SERVER=no server"});
@@ -110,7 +111,7 @@ TEST_F(Run, LocalTakesTheUsersSettingsButForServerAndToken) {
     EXPECT_NE(wrong.errors.find("GPUPOOL_LANES"), std::string::npos) << wrong.errors;
 }
 
-TEST_F(Run, ATraceThatCannotBeginLeavesTheLastOne) {
+TEST_F(Run, FailedTraceKeepsTheEarlierOne) {
     const std::string last = "[\n{}\n]\n";
     const auto output = folder_.write("trace.json", last);
     const auto summary = folder_.write("summary", "call 1\n");
@@ -140,20 +141,20 @@ TEST_F(Run, ATraceThatCannotBeginLeavesTheLastOne) {
     EXPECT_EQ(content(summary), "");
 }
 
-TEST_F(Run, LocalLetsNobodyElseIn) {
+TEST_F(Run, LocalRefusesOtherClients) {
     const auto end = run_local({"sh", "-c", std::string("GPUPOOL_TOKEN= ") + GPUPOOL_COMMAND + " status"});
     EXPECT_EQ(WEXITSTATUS(end.status), 1);
     EXPECT_NE(end.errors.find("asks for a token"), std::string::npos) << end.errors;
 }
 
-TEST_F(Run, LocalEndsByTheProgramsSignal) {
+TEST_F(Run, LocalEndsWithTheProgramsSignal) {
     const auto end = run_local({"sh", "-c", "kill -KILL $$"});
     EXPECT_TRUE(WIFSIGNALED(end.status));
     EXPECT_EQ(WTERMSIG(end.status), SIGKILL);
     EXPECT_FALSE(running(config_));
 }
 
-TEST_F(Run, LocalSaysWhyItsServerDoesNotStart) {
+TEST_F(Run, LocalReportsWhyItsServerDoesNotStart) {
     const auto end = run({"--local", "--server-config", config_, "--driver", "/dev/null"}, {"true"});
     EXPECT_EQ(WEXITSTATUS(end.status), 125);
     EXPECT_NE(end.errors.find("the stand-in's own refusal"), std::string::npos) << end.errors;
@@ -162,7 +163,7 @@ TEST_F(Run, LocalSaysWhyItsServerDoesNotStart) {
     EXPECT_FALSE(running(config_));
 }
 
-TEST_F(Run, LocalPassesSignalsOnAndItsServerDiesWithIt) {
+TEST_F(Run, LocalForwardsSignalsAndItsServerDiesWithIt) {
     for (const int number : {SIGTERM, SIGKILL}) {
         const auto started = folder_.path() + "/started" + std::to_string(number);
         std::vector<std::string> arguments{GPUPOOL_COMMAND,
@@ -189,7 +190,7 @@ TEST_F(Run, LocalPassesSignalsOnAndItsServerDiesWithIt) {
             EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 9);
         }
         EXPECT_TRUE(eventually([&] { return !running("gpupoold.*" + config_); }, milliseconds(5000)));
-        (void)run_program({"pkill", "-TERM", "-f", "touch " + started});  // the orphaned program of the SIGKILL
+        (void)run_program({"pkill", "-TERM", "-f", "touch " + started});  // the SIGKILL above left the program orphaned
     }
 }
 

@@ -1,9 +1,9 @@
 // A worker without a driver, for the daemon's tests: it takes a session over, answers Welcome without devices, and
-// holds the connection. The client's process name tells it how to misbehave:
+// holds the connection. The client's process name selects how it misbehaves:
 //   die-early      ends before it takes the session over
 //   crash          ends by a signal once it runs
-//   never-ends     reports `ending` when its client leaves, and stays
-//   ignores-stop   does nothing when told to stop
+//   never-ends     reports `ending` when its client leaves, and does not end
+//   ignores-stop   ignores the daemon's stop message
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <fcntl.h>
@@ -48,7 +48,7 @@ void send(Connection& connection, wire::FrameType type, capnp::MessageBuilder& m
     (void)wire::write_frame(connection, type, std::as_bytes(std::span(bytes.begin(), bytes.size())));
 }
 
-// The descriptors that came through exec besides the three standard ones and the supervision socket.
+// Counts the descriptors that survived exec, apart from the standard three and the supervision socket.
 int count_strays() {
     int strays = 0;
     for (int descriptor = 4; descriptor < 1024; ++descriptor) {
@@ -98,13 +98,13 @@ int serve(int supervision_descriptor) {
     welcome.setServerVersion(std::to_string(strays).c_str());
     welcome.initGrantedQuota().setMemoryBytes(link.assignment().getMemoryQuotaBytes());
     send(client, wire::FrameType::welcome, message);
-    // Like a program that sees the second device alone.
+    // As for a program that sees the second device only.
     link.set_devices({"GPU-00000000-0000-0000-0000-000000000002"});
     link.set_memory_used({100u << 20});
     link.set_state("running");
     if (behaviour == "crash") {
         std::this_thread::sleep_for(std::chrono::milliseconds(300));
-        // Not abort(): that is what a sanitizer's report looks like.
+        // A sanitizer's report ends a process with abort(), so this uses another signal.
         ::kill(::getpid(), SIGKILL);
     }
     std::byte buffer[4096];

@@ -1,4 +1,4 @@
-// `gpupool status`, and what gpupoold says about wrong settings.
+// `gpupool status`, and gpupoold's messages about wrong settings.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -70,7 +70,7 @@ TEST(StatusCommand, GivesJsonWithStableNames) {
     }
 }
 
-TEST(StatusCommand, SaysWhatToDoWithoutAServer) {
+TEST(StatusCommand, SuggestsWhatToDoWithoutAServer) {
     std::string address;
     {
         Daemon daemon;
@@ -86,7 +86,7 @@ TEST(StatusCommand, SaysWhatToDoWithoutAServer) {
         << shown.errors;
 }
 
-TEST(StatusCommand, PassesTheServersRefusalOn) {
+TEST(StatusCommand, ReportsTheServersRefusal) {
     const Daemon daemon("[auth]\ntokens = [\"a-good-token\"]\n");
     const auto refused = run_program({GPUPOOL_COMMAND, "status", "--server", daemon.address()});
     EXPECT_EQ(exit_code(refused), 1);
@@ -96,7 +96,7 @@ TEST(StatusCommand, PassesTheServersRefusalOn) {
     EXPECT_EQ(exit_code(shown), 0) << shown.errors;
 }
 
-TEST(StatusCommand, AUserWithoutANameIsANumber) {
+TEST(StatusCommand, UserWithoutANameIsShownAsANumber) {
     const Daemon daemon;
     Client client(daemon.address());
     client.send_hello({.user_name = ""});
@@ -108,14 +108,14 @@ TEST(StatusCommand, AUserWithoutANameIsANumber) {
     EXPECT_FALSE(json["sessions"][0].contains("user_name")) << shown.output;
 }
 
-TEST(CommandLine, AnUnknownCommandIsNamed) {
+TEST(CommandLine, UnknownCommandIsNamedInTheError) {
     const auto end = run_program({GPUPOOL_COMMAND, "stauts"});
     EXPECT_EQ(exit_code(end), 2);
     EXPECT_NE(end.errors.find("'stauts'"), std::string::npos) << end.errors;
     EXPECT_NE(end.errors.find("status"), std::string::npos) << end.errors;
 }
 
-TEST(CommandLine, WrongOnesGiveTwo) {
+TEST(CommandLine, WrongArgumentsExitWithTwo) {
     EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND})), 2);
     EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "status", "--no-such-option"})), 2);
     for (const char* command : {"status", "run", "trace"}) {
@@ -142,7 +142,7 @@ struct BadSetting {
 
 class BadSettings : public ::testing::TestWithParam<BadSetting> {};
 
-TEST_P(BadSettings, AreNamedWithTheirLine) {
+TEST_P(BadSettings, AreReportedWithTheirLine) {
     const TemporaryFolder folder;
     const auto config = folder.write("gpupoold.toml", std::string("# first line\n") + GetParam().text);
     const auto end = run_program({GPUPOOLD, "--config", config});
@@ -167,8 +167,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{"[auth]\ntokens = \"not-a-list\"\n", "3: auth.tokens: must be a list"},
         BadSetting{"listen = \n", "2:"}, BadSetting{"[nothing]\na = 1\n", "2: there is no setting nothing"}));
 
-// Nobody may ever write to a FIFO, or read from it.
-TEST(CommandLine, FifosAreRefusedAndNotWaitedFor) {
+// Opening or reading a FIFO could block for ever.
+TEST(CommandLine, FifosAreRefusedWithoutBlocking) {
     const TemporaryFolder folder;
     const std::string fifo = folder.path() + "/fifo";
     ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
@@ -183,7 +183,7 @@ TEST(CommandLine, FifosAreRefusedAndNotWaitedFor) {
     }
 }
 
-TEST(CommandLine, ACheckFindsWhatTheDaemonWouldStumbleOver) {
+TEST(CommandLine, CheckFindsWhatWouldStopTheDaemonFromStarting) {
     const auto check = [](const std::vector<std::string>& options, const std::string& worker = STAND_IN_WORKER) {
         std::vector<std::string> command{GPUPOOLD, "--check", "--driver", "/dev/zero", "--worker", worker};
         command.insert(command.end(), options.begin(), options.end());
@@ -192,7 +192,8 @@ TEST(CommandLine, ACheckFindsWhatTheDaemonWouldStumbleOver) {
     const auto twice = check({"--listen", "127.0.0.1:9470", "--listen", "127.0.0.1:9470"});
     EXPECT_EQ(exit_code(twice), 2);
     EXPECT_NE(twice.errors.find("127.0.0.1:9470 is given twice"), std::string::npos) << twice.errors;
-    EXPECT_EQ(exit_code(check({"--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"})), 0) << "two free ones";
+    EXPECT_EQ(exit_code(check({"--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"})), 0)
+        << "two free ports are not a duplicate";
     const auto host = check({"--listen", "no-such-host.invalid:9470"});
     EXPECT_EQ(exit_code(host), 1);
     EXPECT_NE(host.errors.find("\"no-such-host.invalid\" cannot be resolved"), std::string::npos) << host.errors;
@@ -207,7 +208,7 @@ TEST(CommandLine, ACheckFindsWhatTheDaemonWouldStumbleOver) {
     EXPECT_NE(worker.errors.find("the setting worker names /none"), std::string::npos) << worker.errors;
 }
 
-TEST(CommandLine, ACheckSaysWhatItFoundWhateverIsLogged) {
+TEST(CommandLine, CheckReportsItsFindingsAtEveryLogLevel) {
     const auto end = run_program({GPUPOOLD, "--check", "--driver", "/dev/zero", "--worker", STAND_IN_WORKER,
                                   "--log-level", "off", "--image-directory", "/nonexistent/images"});
     EXPECT_EQ(exit_code(end), 0) << end.errors;
@@ -218,7 +219,7 @@ TEST(CommandLine, ACheckSaysWhatItFoundWhateverIsLogged) {
     }
 }
 
-TEST(CommandLine, AMissingDriverIsExplained) {
+TEST(CommandLine, MissingDriverIsExplained) {
     const TemporaryFolder folder;
     const auto missing =
         run_program({GPUPOOLD, "--listen", "127.0.0.1:0", "--runtime-directory", folder.path() + "/run", "--worker",

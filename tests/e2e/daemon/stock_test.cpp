@@ -1,4 +1,4 @@
-// Which workers the stock should hold, without processes.
+// StockPlan by itself: which workers the stock should hold.
 
 #include "server/daemon/stock.h"
 
@@ -13,7 +13,7 @@ using Clock = StockPlan::Clock;
 
 const DriverEnvironment kDefault, kFirst{{"CUDA_VISIBLE_DEVICES", "0"}}, kSecond{{"CUDA_VISIBLE_DEVICES", "1"}};
 
-TEST(StockPlan, IsForSessionsThatSetNothingAtFirst) {
+TEST(StockPlan, BeginsWithTheDefaultEnvironment) {
     const StockPlan plan(2);
     const auto changes = plan.changes({});
     EXPECT_EQ(changes.start, (std::vector<DriverEnvironment>{kDefault, kDefault}));
@@ -23,14 +23,14 @@ TEST(StockPlan, IsForSessionsThatSetNothingAtFirst) {
     EXPECT_TRUE(plan.changes({&kDefault, &kDefault}).start.empty());
 }
 
-TEST(StockPlan, NoneIsNone) {
+TEST(StockPlan, SizeZeroStartsNoWorkers) {
     StockPlan plan(0);
     plan.note_session(kFirst);
     EXPECT_TRUE(plan.changes({}).start.empty());
     EXPECT_EQ(plan.changes({&kDefault}).end, std::vector<std::size_t>{0});
 }
 
-TEST(StockPlan, FollowsTheSessions) {
+TEST(StockPlan, PrefersRecentEnvironments) {
     StockPlan plan(2);
     plan.note_session(kFirst);
     const auto mixed = plan.changes({&kDefault, &kDefault});
@@ -38,14 +38,14 @@ TEST(StockPlan, FollowsTheSessions) {
     EXPECT_EQ(mixed.end, std::vector<std::size_t>{1});
     plan.note_session(kSecond);
     const auto both = plan.changes({&kDefault, &kFirst});
-    EXPECT_EQ(both.start, std::vector<DriverEnvironment>{kSecond}) << "the default was asked for longest ago";
+    EXPECT_EQ(both.start, std::vector<DriverEnvironment>{kSecond}) << "the default was used least recently";
     EXPECT_EQ(both.end, std::vector<std::size_t>{0});
     plan.note_session(kFirst);
     EXPECT_TRUE(plan.changes({&kSecond, &kFirst}).start.empty());
     EXPECT_TRUE(plan.changes({&kSecond, &kFirst}).end.empty());
 }
 
-TEST(StockPlan, LeavesTheMachineToASessionThatBegins) {
+TEST(StockPlan, DelaysStartsWhileASessionBegins) {
     StockPlan plan(1);
     EXPECT_LE(plan.start_after(), Clock::now());
     plan.note_session(kDefault);
@@ -53,10 +53,10 @@ TEST(StockPlan, LeavesTheMachineToASessionThatBegins) {
     EXPECT_GT(begin, Clock::now());
     EXPECT_LE(begin, Clock::now() + std::chrono::seconds(1));
     plan.note_session(kDefault);
-    EXPECT_EQ(plan.start_after(), begin) << "but not to one after the other without end";
+    EXPECT_EQ(plan.start_after(), begin) << "a further session does not extend the delay";
 }
 
-TEST(StockPlan, WhatFailsIsTriedLaterAndLater) {
+TEST(StockPlan, RetriesFailuresWithGrowingPauses) {
     StockPlan plan(1);
     Clock::duration last{};
     for (int i = 0; i < 5; ++i) {
@@ -71,14 +71,14 @@ TEST(StockPlan, WhatFailsIsTriedLaterAndLater) {
     EXPECT_LE(plan.start_after() - Clock::now(), std::chrono::minutes(2));
 }
 
-TEST(StockPlan, AnEnvironmentWithoutADeviceIsLeft) {
+TEST(StockPlan, DropsAnEnvironmentWithoutADevice) {
     StockPlan plan(1);
     plan.note_session(kFirst);
     plan.note_failure(kFirst, false);
     EXPECT_EQ(plan.changes({}).start, std::vector<DriverEnvironment>{kDefault});
     plan.note_session(kSecond);
     plan.note_failure(kSecond, true);
-    EXPECT_EQ(plan.changes({}).start, std::vector<DriverEnvironment>{kSecond}) << "that one had been ready";
+    EXPECT_EQ(plan.changes({}).start, std::vector<DriverEnvironment>{kSecond}) << "that environment had worked before";
 }
 
 }  // namespace

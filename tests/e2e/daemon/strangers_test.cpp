@@ -1,5 +1,5 @@
-// What a peer may do that is no client of ours, or not one that may come in: each gets a clear answer, none harms
-// anybody.
+// Peers that are no gpupool client, or a client that may not be admitted. Each gets a clear answer, and none affects
+// other sessions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 namespace shm = transport::shm;
 
-// A client with a session, to see that strangers do not disturb it.
+// Has one client with a session, to check that strangers do not disturb it.
 class Strangers : public ::testing::Test {
   protected:
     void open(const std::string& settings = "") { daemon_ = std::make_unique<Daemon>(settings); }
@@ -42,11 +42,11 @@ TEST_F(Strangers, GarbageIsRefused) {
     expect_alive();
 }
 
-TEST_F(Strangers, AHelloOfGarbageInAGoodFrameIsRefused) {
+TEST_F(Strangers, GarbageHelloInAValidFrameIsRefused) {
     open();
     std::mt19937 random(2);
     for (int i = 0; i < 200; ++i) {
-        // Good to begin with, since plain noise is refused at its first pointer.
+        // Valid before the mutation, since random bytes would be refused at the first pointer.
         auto payload = hello_payload({.environment = {{"CUDA_MODULE_LOADING", "LAZY"}}});
         for (int flips = 0; flips < 4; ++flips)
             payload[random() % payload.size()] ^= static_cast<std::byte>(1u << random() % 8);
@@ -65,7 +65,7 @@ TEST_F(Strangers, AHelloOfGarbageInAGoodFrameIsRefused) {
     expect_alive();
 }
 
-TEST_F(Strangers, ATruncatedHelloHoldsNobody) {
+TEST_F(Strangers, TruncatedHelloTimesOut) {
     open("[limits]\nhandshake_timeout_ms = 500\n");
     auto payload = hello_payload({});
     wire::FrameHeader header{static_cast<std::uint32_t>(payload.size()), 0, 0, wire::FrameType::hello,
@@ -83,7 +83,7 @@ TEST_F(Strangers, ATruncatedHelloHoldsNobody) {
     expect_alive();
 }
 
-TEST_F(Strangers, AHelloThatClaims4GiBIsRefusedBeforeItIsRead) {
+TEST_F(Strangers, HelloThatClaims4GiBIsRefusedBeforeItIsRead) {
     open();
     std::array<std::byte, wire::kHeaderBytes> head;
     wire::encode({0xffffffffu, 0, 0, wire::FrameType::hello, 0}, head);
@@ -93,7 +93,7 @@ TEST_F(Strangers, AHelloThatClaims4GiBIsRefusedBeforeItIsRead) {
     expect_alive();
 }
 
-TEST_F(Strangers, AHelloAboveTheServersLimitIsRefused) {
+TEST_F(Strangers, HelloAboveTheServersLimitIsRefused) {
     open("[limits]\nhello_bytes = 2048\n");
     Client stranger(daemon_->address());
     stranger.send_hello({.environment = {{"CUDA_X", std::string(4000, 'x')}}});
@@ -101,14 +101,14 @@ TEST_F(Strangers, AHelloAboveTheServersLimitIsRefused) {
     expect_alive();
 }
 
-TEST_F(Strangers, SilenceEndsAtTheDeadline) {
+TEST_F(Strangers, SilentConnectionTimesOut) {
     open("[limits]\nhandshake_timeout_ms = 300\n");
     Client stranger(daemon_->address());
     EXPECT_NE(stranger.refusal(milliseconds(2000)).find("no Hello within 300 ms"), std::string::npos);
     EXPECT_TRUE(stranger.ended(milliseconds(3000)));
 }
 
-TEST_F(Strangers, ThoseWhoSayNothingKeepNobodyOut) {
+TEST_F(Strangers, SilentConnectionsDoNotBlockOthers) {
     open("[limits]\nhandshakes = 4\n");
     std::list<Client> silent;
     for (int i = 0; i < 12; ++i) silent.emplace_back(daemon_->address());
@@ -118,8 +118,8 @@ TEST_F(Strangers, ThoseWhoSayNothingKeepNobodyOut) {
     EXPECT_FALSE(silent.back().ended(milliseconds(100)));
 }
 
-// Who has spoken keeps its place, for a second even when it was refused.
-TEST_F(Strangers, WhoFindsEveryPlaceTakenIsToldSo) {
+// A connection whose Hello has arrived keeps its place, for a second even after it was refused.
+TEST_F(Strangers, RefusesConnectionsAboveTheLimit) {
     open("[limits]\nhandshakes = 1\nhello_bytes = 2048\n");
     Client refused(daemon_->address());
     refused.send_hello({.environment = {{"CUDA_X", std::string(4000, 'x')}}});
@@ -129,7 +129,7 @@ TEST_F(Strangers, WhoFindsEveryPlaceTakenIsToldSo) {
     ASSERT_TRUE(eventually([&] { return daemon_->status().ok(); }, milliseconds(4000)));
 }
 
-TEST_F(Strangers, ByteByByteDoesNotStretchTheDeadline) {
+TEST_F(Strangers, SendingByteByByteDoesNotExtendTheTimeout) {
     open("[limits]\nhandshake_timeout_ms = 500\n");
     Client stranger(daemon_->address());
     const auto began = std::chrono::steady_clock::now();
@@ -141,10 +141,10 @@ TEST_F(Strangers, ByteByByteDoesNotStretchTheDeadline) {
     EXPECT_LT(std::chrono::steady_clock::now() - began, milliseconds(1500));
 }
 
-// A client of this host that wants a data connection, and whose memory looks as if it never read what it was sent.
-class DeafNeighbour {
+// A local client that asks for a lane and whose ring looks as if it never read what was sent to it.
+class NonReadingClient {
   public:
-    explicit DeafNeighbour(const std::string& address)
+    explicit NonReadingClient(const std::string& address)
         : socket_(*shm::connect_socket(*shm::LocalAddress::abstract("gpupool/" + address))) {
         auto* const rings = reinterpret_cast<shm::RingControl*>(memory_.bytes().data());
         const auto hello = hello_payload({.lane = true});
@@ -162,7 +162,7 @@ class DeafNeighbour {
         const int descriptors[] = {theirs_.get(), theirs_.get(), memory_.descriptor()};
         greeted_ = shm::send_with_descriptors(socket_.get(), shm::kGreeting, descriptors).ok();
     }
-    // False: the server had hung up before.
+    // False when the server had already closed the connection.
     [[nodiscard]] bool greeted() const { return greeted_; }
 
   private:
@@ -171,13 +171,13 @@ class DeafNeighbour {
     UniqueFd socket_, room_, theirs_;
 };
 
-TEST_F(Strangers, WhoDoesNotReadItsRefusalDelaysNobody) {
+TEST_F(Strangers, UnreadRefusalsDelayNoOtherConnection) {
     open("[workers]\nsilence_timeout_ms = 2000\n");
     Client program(daemon_->address());
     program.send_hello();
     program.welcome();
     const auto before = daemon_->sessions(1);
-    std::list<DeafNeighbour> neighbours;
+    std::list<NonReadingClient> neighbours;
     for (int i = 0; i < 8; ++i) {
         EXPECT_TRUE(neighbours.emplace_back(daemon_->address()).greeted());
     }
@@ -192,24 +192,24 @@ TEST_F(Strangers, WhoDoesNotReadItsRefusalDelaysNobody) {
     EXPECT_EQ(daemon_->log().find("silent for too long"), std::string::npos);
 }
 
-TEST_F(Strangers, WhoDoesNotReadItsRefusalDoesNotStopTheDoor) {
+TEST_F(Strangers, UnreadRefusalsDoNotStopAccepting) {
     open("[limits]\nhandshakes = 1\n");
-    std::list<DeafNeighbour> neighbours;  // the first is inside for a second
+    std::list<NonReadingClient> neighbours;  // the first keeps its place for a second
     for (int i = 0; i < 8; ++i) {
         neighbours.emplace_back(daemon_->address());
     }
-    // Nor does who is told to go before it was heard.
+    // Nor does one that is turned away before its Hello was read.
     ASSERT_TRUE(eventually([&] {
         const std::string log = daemon_->log();
         return log.find("connections are already pending") != std::string::npos ||
                log.find("dropped, it has sent nothing") != std::string::npos;
     }));
-    // The door listens on.
+    // The daemon still accepts connections.
     ASSERT_TRUE(eventually([&] { return daemon_->status().ok(); }, milliseconds(4000)));
     expect_alive();
 }
 
-TEST_F(Strangers, AdministratorsTakeNobodysPlace) {
+TEST_F(Strangers, AdministrationConnectionsTakeNoPlaceOfOthers) {
     open("[limits]\nhandshakes = 2\nhandshake_timeout_ms = 1000\n");
     std::vector<std::unique_ptr<Client>> administrators;
     for (int i = 0; i < 6; ++i) {
@@ -223,7 +223,7 @@ TEST_F(Strangers, AdministratorsTakeNobodysPlace) {
     EXPECT_FALSE(program.welcome().empty());
 }
 
-TEST_F(Strangers, TheFirstFrameMustBeAHello) {
+TEST_F(Strangers, FirstFrameMustBeAHello) {
     open();
     Client stranger(daemon_->address());
     std::array<std::byte, wire::kHeaderBytes> head;
@@ -232,7 +232,7 @@ TEST_F(Strangers, TheFirstFrameMustBeAHello) {
     EXPECT_NE(stranger.refusal().find("Hello"), std::string::npos);
 }
 
-TEST_F(Strangers, AWrongProtocolVersionIsRefused) {
+TEST_F(Strangers, WrongProtocolVersionIsRefused) {
     open();
     Client stranger(daemon_->address());
     stranger.send_hello({.protocol_version = 99});
@@ -241,14 +241,14 @@ TEST_F(Strangers, AWrongProtocolVersionIsRefused) {
     EXPECT_NE(message.find("install the same version"), std::string::npos) << message;
 }
 
-TEST_F(Strangers, AnotherCallTableIsRefused) {
+TEST_F(Strangers, DifferentCallTableIsRefused) {
     open();
     Client stranger(daemon_->address());
     stranger.send_hello({.fingerprint = 0xbb});
     EXPECT_NE(stranger.refusal().find("different call tables"), std::string::npos);
 }
 
-TEST_F(Strangers, TheTokenMustBeOneOfTheServers) {
+TEST_F(Strangers, TokenMustBeOneOfTheServers) {
     open("[auth]\ntokens = [\"another-token\", \"a-good-token\"]\n");
     for (const char* token : {"a-good-toke", "a-good-token2", "A-good-token", "another-tokem"}) {
         Client stranger(daemon_->address());
@@ -287,7 +287,7 @@ TEST_F(Strangers, SessionsAreLimited) {
     expect_alive();
 }
 
-TEST_F(Strangers, TheServerHasTheLastWordOnMemory) {
+TEST_F(Strangers, ServersMemoryLimitPrevails) {
     open("[limits]\nsession_memory = \"1GiB\"\n");
     Client greedy(daemon_->address());
     greedy.send_hello({.memory_bytes = 64ull << 30});

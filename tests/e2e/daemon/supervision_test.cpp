@@ -1,4 +1,4 @@
-// The pieces between daemon and worker, without processes: messages, the runtime directory, admission, the probe.
+// The parts between daemon and worker, without processes: messages, the runtime directory, admission, the probe.
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <fcntl.h>
@@ -57,7 +57,7 @@ TEST(MessageSocketTest, CarriesMessagesAndDescriptors) {
     Ends ends;
     int pipe_ends[2];
     ASSERT_EQ(::pipe2(pipe_ends, O_CLOEXEC), 0);
-    send_stop(ends.first, "none");  // in the same read as the next
+    send_stop(ends.first, "none");  // arrives in the same read as the next message
     send_stop(ends.first, "one", {pipe_ends[1], pipe_ends[0]});
     ::close(pipe_ends[1]);
     send_stop(ends.first, "two");
@@ -80,7 +80,7 @@ TEST(MessageSocketTest, CarriesMessagesAndDescriptors) {
     ::close(pipe_ends[0]);
 }
 
-TEST(MessageSocketTest, GivesWhatCameBeforeTheEndThenTheEnd) {
+TEST(MessageSocketTest, ReturnsMessagesBeforeTheEndThenTheEnd) {
     Ends ends;
     send_stop(ends.first, "last");
     ends.first.close();
@@ -106,7 +106,7 @@ TEST(MessageSocketTest, WaitsForTheRestOfAMessage) {
     EXPECT_EQ(stop_text(ends.second.receive()->at(0)), "slow");
 }
 
-TEST(MessageSocketTest, RefusesLengthsThatNoMessageHas) {
+TEST(MessageSocketTest, RefusesImpossibleLengths) {
     for (const std::uint32_t length : {0u, 7u, 0xfffffff8u, (1u << 20) + 8}) {
         Ends ends;
         ASSERT_EQ(::write(ends.first.descriptor(), &length, sizeof(length)), 4);
@@ -116,8 +116,8 @@ TEST(MessageSocketTest, RefusesLengthsThatNoMessageHas) {
     }
 }
 
-// A reader of a message may be read only so often: what reports repeat comes from elsewhere.
-TEST(WorkerLinkTest, ReportsForAsLongAsItLives) {
+// The link's thread repeats its reports by itself; they do not depend on how often the reader reads.
+TEST(WorkerLinkTest, RepeatsItsReports) {
     UniqueFd ours, theirs, client[2];
     ASSERT_TRUE(supervision::make_socket_pair(ours, theirs));
     ASSERT_TRUE(supervision::make_socket_pair(client[0], client[1]));
@@ -138,27 +138,27 @@ TEST(WorkerLinkTest, ReportsForAsLongAsItLives) {
     (*link)->start({.stop = [&](const std::string& reason) { stopped = reason; }, .client_gone = {}, .lane = {}});
     constexpr std::uint64_t kReports = 4000;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    std::uint64_t told = 0;
+    std::uint64_t reported = 0;
     for (std::uint64_t bytes = 1; bytes <= kReports && std::chrono::steady_clock::now() < deadline; ++bytes) {
         (*link)->set_memory_used({bytes});
-        while (told < bytes && std::chrono::steady_clock::now() < deadline) {
+        while (reported < bytes && std::chrono::steady_clock::now() < deadline) {
             auto messages = daemon.receive();
             ASSERT_TRUE(messages) << messages.error().message;
             for (const auto& report : *messages) {
                 capnp::FlatArrayMessageReader reader(report.words);
                 const auto content = reader.getRoot<schema::Report>();
                 ASSERT_EQ(content.getClient().getProcessName().size(), name.size());
-                told = content.getMemoryUsed().size() == 0 ? 0 : content.getMemoryUsed()[0];
+                reported = content.getMemoryUsed().size() == 0 ? 0 : content.getMemoryUsed()[0];
             }
         }
     }
-    EXPECT_EQ(told, kReports);
+    EXPECT_EQ(reported, kReports);
     link->reset();
     EXPECT_EQ(stopped, "");
 }
 
-// It looks after its context while it waits, and says once that it is gone.
-TEST(WorkerLinkTest, InStockSaysWhatBecomesOfItsContext) {
+// A worker in stock checks its context while it waits, and reports once that it has given it up.
+TEST(WorkerLinkTest, InStockReportsTheLossOfItsContext) {
     UniqueFd ours, theirs, client[2];
     ASSERT_TRUE(supervision::make_socket_pair(ours, theirs));
     ASSERT_TRUE(supervision::make_socket_pair(client[0], client[1]));
@@ -172,18 +172,18 @@ TEST(WorkerLinkTest, InStockSaysWhatBecomesOfItsContext) {
     ASSERT_TRUE(link) << link.error().message;
     ASSERT_TRUE((*link)->preparation());
 
-    std::atomic<int> looks{0};
+    std::atomic<int> polls{0};
     Status assigned = Error{ErrorCode::internal, "not yet"};
-    std::thread worker([&] { assigned = (*link)->await_assignment([&] { return ++looks < 3; }); });
-    std::vector<bool> told;
+    std::thread worker([&] { assigned = (*link)->await_assignment([&] { return ++polls < 3; }); });
+    std::vector<bool> reported;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (told.size() < 2 && std::chrono::steady_clock::now() < deadline) {
+    while (reported.size() < 2 && std::chrono::steady_clock::now() < deadline) {
         auto messages = daemon.receive();
         ASSERT_TRUE(messages) << messages.error().message;
         for (const auto& report : *messages) {
             capnp::FlatArrayMessageReader reader(report.words);
             EXPECT_EQ(std::string(reader.getRoot<schema::Report>().getState().cStr()), "stock");
-            told.push_back(reader.getRoot<schema::Report>().getContext());
+            reported.push_back(reader.getRoot<schema::Report>().getContext());
         }
     }
     capnp::MallocMessageBuilder assignment;
@@ -191,18 +191,18 @@ TEST(WorkerLinkTest, InStockSaysWhatBecomesOfItsContext) {
     ASSERT_TRUE(daemon.send(assignment, std::array{client[1].get()}));
     worker.join();
     EXPECT_TRUE(assigned);
-    EXPECT_EQ(told, (std::vector<bool>{true, false}));
-    EXPECT_EQ(looks, 3) << "what is gone is not looked at";
+    EXPECT_EQ(reported, (std::vector<bool>{true, false}));
+    EXPECT_EQ(polls, 3) << "a released context is not polled";
 }
 
-TEST(RefusalTest, IsDroppedWhereThePeerDoesNotTakeIt) {
+TEST(RefusalTest, IsDroppedWhenThePeerDoesNotReadIt) {
     const auto [peer, ours] = transport::inproc::make_pair(16);
     daemon::send_refused(*ours, {schema::Refused::Reason::INTERNAL, std::string(1000, 'x')});
     std::byte byte;
-    EXPECT_TRUE(peer->receive({&byte, 1})) << "as much as there was room for";
+    EXPECT_TRUE(peer->receive({&byte, 1})) << "the part that fitted arrives";
 }
 
-// A peer with whom the daemon's thread is busy for a while, for whatever reason.
+// A peer whose connection keeps the daemon's thread busy for a while.
 class SlowPeer final : public transport::Connection {
   public:
     explicit SlowPeer(milliseconds delay) : delay_(delay) {}
@@ -221,7 +221,7 @@ daemon::Admission admission_of(const HelloOptions& options) {
     return std::move(std::get<daemon::Admission>(verdict));
 }
 
-// A supervisor in this process, whose workers are real ones.
+// A supervisor in this process, with real worker processes.
 class SupervisorTest : public ::testing::Test {
   protected:
     SupervisorTest() {
@@ -241,7 +241,7 @@ class SupervisorTest : public ::testing::Test {
         lifeline_.reset();
         thread_.join();
     }
-    // A session's client, once it has its Welcome.
+    // The connection of a session's client, after its Welcome.
     std::unique_ptr<transport::Connection> open_session() {
         UniqueFd ours;
         UniqueFd theirs;
@@ -262,16 +262,16 @@ class SupervisorTest : public ::testing::Test {
     std::thread thread_;
 };
 
-TEST_F(SupervisorTest, ItsOwnDelayIsNotTheWorkersSilence) {
+TEST_F(SupervisorTest, ItsOwnDelayDoesNotCountAsTheWorkersSilence) {
     const auto client = open_session();
-    supervisor_->admit(std::make_unique<SlowPeer>(3 * config_.worker_silence_timeout), admission_of({.lane = true}));
-    ASSERT_TRUE(supervisor_->status()) << "a question that is answered behind the slow peer's refusal";
-    ASSERT_TRUE(supervisor_->status()) << "and one in the next round, behind what is done about silence";
+    supervisor_->arrive(std::make_unique<SlowPeer>(3 * config_.worker_silence_timeout), guest_of({.lane = true}));
+    ASSERT_TRUE(supervisor_->status()) << "answered after the slow peer's refusal";
+    ASSERT_TRUE(supervisor_->status()) << "answered after the check for silent workers";
     client->set_receive_deadline(transport::Clock::now() + milliseconds(300));
     std::byte byte;
     const auto end = client->receive({&byte, 1});
     ASSERT_FALSE(end);
-    EXPECT_EQ(end.error().code, ErrorCode::timed_out) << "the session lives";
+    EXPECT_EQ(end.error().code, ErrorCode::timed_out) << "the session must continue";
 }
 
 TEST(RuntimeDirectoryTest, IsPrivateAndHasOneOwner) {
@@ -295,8 +295,8 @@ TEST(RuntimeDirectoryTest, IsPrivateAndHasOneOwner) {
     EXPECT_TRUE(supervision::RuntimeDirectory::claim(root, "1234"));
 }
 
-// It may be /tmp, or somebody's home.
-TEST(RuntimeDirectoryTest, LeavesADirectoryAsItIsThatOthersMayEnter) {
+// The directory may be /tmp or a home directory.
+TEST(RuntimeDirectoryTest, KeepsTheModeOfAnExistingDirectory) {
     TemporaryFolder folder;
     const auto others = folder.path() + "/shared", ours = folder.path() + "/gpupool-run";
     for (const auto& path : {others, ours}) {
@@ -310,12 +310,12 @@ TEST(RuntimeDirectoryTest, LeavesADirectoryAsItIsThatOthersMayEnter) {
     struct stat facts {};
     ASSERT_EQ(::stat(others.c_str(), &facts), 0);
     EXPECT_EQ(facts.st_mode & 07777, 01777u);
-    EXPECT_TRUE(supervision::RuntimeDirectory::claim(ours, "1234")) << "one that bears our name is closed";
+    EXPECT_TRUE(supervision::RuntimeDirectory::claim(ours, "1234")) << "a directory named gpupool-* is made private";
     ASSERT_EQ(::stat(ours.c_str(), &facts), 0);
     EXPECT_EQ(facts.st_mode & 07777, 0700u);
 }
 
-TEST(RuntimeDirectoryTest, RefusesWhatIsNotOurs) {
+TEST(RuntimeDirectoryTest, RefusesUnusablePaths) {
     TemporaryFolder folder;
     ASSERT_EQ(::symlink("/tmp", (folder.path() + "/link").c_str()), 0);
     EXPECT_FALSE(supervision::RuntimeDirectory::claim(folder.path() + "/link", "1"));
@@ -325,7 +325,7 @@ TEST(RuntimeDirectoryTest, RefusesWhatIsNotOurs) {
     EXPECT_NE(too_long.error().message.find("too long"), std::string::npos);
 }
 
-TEST(AdmissionTest, TokensMatchWholly) {
+TEST(AdmissionTest, TokensMustMatchCompletely) {
     const std::vector<std::string> tokens{"first-token", "second-token"};
     EXPECT_TRUE(daemon::token_matches("first-token", tokens));
     EXPECT_TRUE(daemon::token_matches("second-token", tokens));
@@ -335,7 +335,7 @@ TEST(AdmissionTest, TokensMatchWholly) {
     EXPECT_FALSE(daemon::token_matches(std::string_view("first-token\0", 12), tokens));
 }
 
-TEST(AdmissionTest, TheWorkerSeesNoCredentialAndOnlyHarmlessVariables) {
+TEST(AdmissionTest, WorkerReceivesNoCredentialAndOnlyHarmlessVariables) {
     const auto payload = hello_payload({.process_name = "a\nb",
                                         .token = "first-token",
                                         .environment = {{"CUDA_MODULE_LOADING", "LAZY"},

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""The sections of tests/gpu that the software GPU does not pass yet: not-yet.txt, a line each: PROGRAM SECTION REASON.
+"""Reads not-yet.txt: the sections of tests/gpu that the software GPU does not pass yet, a line each: PROGRAM SECTION
+REASON.
 
-Run as a program it prints how many they are, and fails when a line says no reason or the list grew past its limit.
+Run as a program it prints them and their number, and fails when a line lacks a reason or the list exceeds its limit.
 """
 
 import sys
 from pathlib import Path
 
 LIST = Path(__file__).with_name("not-yet.txt")
-# What it was when it was first written. It only ever shrinks: lower this with it.
+# The list's length when it was introduced. It may only shrink: lower this with it.
 MOST = 0
 
 
@@ -33,7 +34,7 @@ def main():
     if not all(reason for _, _, reason in entries):
         sys.exit("FAIL a line without a reason")
     if len(entries) > MOST:
-        sys.exit(f"FAIL the list grew past {MOST}")
+        sys.exit(f"FAIL the list is longer than {MOST}")
 
 
 if __name__ == "__main__":

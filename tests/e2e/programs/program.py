@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Runs one program forwarded to the server of these tests: it must exit with 0 in time, without a report of a sanitizer.
+"""Runs one program forwarded to the server of these tests: it must exit with 0 in time, without a sanitizer report.
 
-With --direct it runs on the software GPU itself, in place of the driver's library; no server is needed. With --against FILE its output must be that file's: what the program wrote on a real GPU.
+With --direct it runs on the software GPU in place of the driver's library, without a server. With --against FILE its
+output must equal that file, which the program wrote on a real GPU.
 
 With --interpreter PYTHON it is a script, which runs as users run one: `gpupool run -- PYTHON SCRIPT`.
 
-A program with --sections is asked for them (--list) and runs once for each, so that one does not hide the next. Those that
-not-yet.txt names are left out, and said to be.
+With --sections the program lists its sections (--list) and runs once for each, so that a failure does not hide others.
+The sections in not-yet.txt are skipped, and reported as such.
 """
 
 import sys
@@ -23,10 +24,10 @@ def differences(output, path):
 
 
 def run_once(setting, name, environment, command, limit_s, against=None):
-    """True when it held; shows what it wrote when it did not."""
+    """True on success; on failure prints the program's output."""
     known = setting.written_reports(name) + setting.written_reports("server")
     outcome = run(command, environment, limit_s)
-    # A report of the server's may come from a test that runs meanwhile: both fail, and the report says of what.
+    # A report of the server may belong to a test that runs meanwhile: then both fail, and the report names the cause.
     clean = all([setting.check_reports(name, known), setting.check_reports("server", known)])
     different = differences(outcome.output, against) if against and outcome.status == 0 else []
     if different:
@@ -42,20 +43,21 @@ def list_sections(environment, command, limit_s):
     listing = run([*command, "--list"], environment, limit_s)
     if listing.status != 0:
         sys.exit(f"{command[-1]} --list ended with {listing.end()}:\n{indent(listing.output + listing.errors)}")
-    # "NAME (only when named)" is for transports of other kinds.
+    # "NAME (only when named)" is for other transports.
     return [line for line in listing.output.splitlines() if line and " " not in line]
 
 
 def main():
     def add(parser):
-        parser.add_argument("--name", required=True, help="whose reports are whose")
+        parser.add_argument("--name", required=True, help="identifies the reports of this test's processes")
         parser.add_argument("--limit", type=float, default=100, help="seconds for one run")
         parser.add_argument("--sections", action="store_true")
         parser.add_argument("--direct", action="store_true")
         parser.add_argument("--without", action="append", default=[], metavar="SECTION",
-                            help="that means nothing run this way")
+                            help="a section that does not apply to this kind of run")
         parser.add_argument("--interpreter", metavar="PYTHON")
-        parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of its environment")
+        parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
+                            help="added to the script's environment")
         parser.add_argument("--against", metavar="FILE")
         parser.add_argument("program")
         parser.add_argument("arguments", nargs="*")
@@ -84,7 +86,7 @@ def main():
             print(f"not yet {section}: {left_out[section]}")
     if gone:
         print(f"FAIL not-yet.txt names sections that {program.name} does not have: {', '.join(gone)}")
-    print(f"{program.name}: {sum(held)} of {len(sections)} sections held, {len(left_out)} not tried yet")
+    print(f"{program.name}: {sum(held)} of {len(sections)} sections passed, {len(left_out)} skipped")
     sys.exit(0 if all(held) and not gone else 1)
 
 

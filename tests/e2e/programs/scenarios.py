@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What programs and their users meet besides a program that runs: each scenario is a test of its own."""
+"""Situations besides a program that simply runs. Each scenario is a test."""
 
 import json
 import os
@@ -10,12 +10,12 @@ from setting import indent, parse, run
 
 NO_DEVICE = "CUDA_ERROR_NO_DEVICE (100)"
 CONNECT_LIMIT_S = 5
-# Whoever was reached has longer to welcome a session: the server's driver may take a while to start.
+# A server that was reached has longer to welcome a session, since its driver may take a while to start.
 WELCOME_LIMIT_S = CONNECT_LIMIT_S + 10
 
 
 class Scenario:
-    """Counts what held. `name` is whose sanitizer's reports are whose."""
+    """Counts failed checks. `name` identifies the sanitizer reports of this scenario's processes."""
 
     def __init__(self, setting, name):
         self.setting = setting
@@ -41,13 +41,13 @@ class Scenario:
 
 
 def ran_well(scenario, outcome):
-    scenario.check(outcome.status == 0 and "0 failed" in outcome.output, "the program ran and its checks held",
+    scenario.check(outcome.status == 0 and "0 failed" in outcome.output, "the program ran and its checks passed",
                    outcome.output + outcome.errors)
     scenario.check(outcome.errors == "", "nothing was written to its standard error", outcome.errors)
 
 
 def run_command(scenario):
-    """gpupool run puts the client in place of the driver."""
+    """gpupool run makes the program use the client library."""
     setting = scenario.setting
     environment = setting.client(scenario.name)
     del environment["LD_LIBRARY_PATH"], environment["GPUPOOL_SERVER"]
@@ -56,20 +56,20 @@ def run_command(scenario):
 
 
 def local(scenario):
-    """gpupool run --local needs no server but its own, which is gone afterwards."""
+    """gpupool run --local uses a private server, which has ended afterwards."""
     setting = scenario.setting
     environment = setting.client(scenario.name, server="127.0.0.1:1")
     del environment["LD_LIBRARY_PATH"], environment["GPUPOOL_SERVER"]
-    # How its server is known among all processes; workers inherit it too.
+    # Identifies the private server's processes; workers inherit it.
     environment["GPUPOOL_TEST_MARK"] = mark = f"{scenario.name}-{os.getpid()}"
     outcome = scenario.run([setting.build / "bin/gpupool", "run", "--local", "--", setting.build / "cuda/vector_add"],
                            environment)
-    scenario.check(outcome.status == 0 and "0 failed" in outcome.output, "the program ran and its checks held",
+    scenario.check(outcome.status == 0 and "0 failed" in outcome.output, "the program ran and its checks passed",
                    outcome.output + outcome.errors)
     outcome = scenario.run([setting.build / "bin/gpupool", "run", "--local", "--", "sh", "-c", "exit 42"], environment)
-    scenario.check(outcome.status == 42, "the program's exit status is the command's", outcome.end() + outcome.errors)
+    scenario.check(outcome.status == 42, "gpupool run returns the program's exit status", outcome.end() + outcome.errors)
     left = processes_with(f"GPUPOOL_TEST_MARK={mark}")
-    scenario.check(not left, "no process of it is left", left)
+    scenario.check(not left, "no process of its server is left", left)
 
 
 def processes_with(variable):
@@ -87,7 +87,7 @@ def processes_with(variable):
 
 def check_no_device(scenario, server, what, limit_s):
     setting = scenario.setting
-    # This program's first call is cuInit, and it ends with what that gave.
+    # This program's first call is cuInit, and it ends with that call's result.
     outcome = scenario.run([setting.build / "gpu/proc_address"], setting.client(scenario.name, server))
     scenario.check(outcome.status == 1 and NO_DEVICE in outcome.output, f"{what}: cuInit gives {NO_DEVICE}",
                    f"{outcome.end()}\n{outcome.output}{outcome.errors}")
@@ -98,10 +98,10 @@ def check_no_device(scenario, server, what, limit_s):
 
 
 def no_server(scenario):
-    """Nobody listens, or somebody who says nothing: the program finds no device, soon, and is told why."""
+    """No listener, or one that never answers: the program soon gets an error and the reason is printed."""
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # taken, but nobody listens
-        check_no_device(scenario, "127.0.0.1:%d" % closed.getsockname()[1], "nobody listens", CONNECT_LIMIT_S)
+        closed.bind(("127.0.0.1", 0))  # the port is taken, but not listened at
+        check_no_device(scenario, "127.0.0.1:%d" % closed.getsockname()[1], "no listener", CONNECT_LIMIT_S)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(8)
@@ -120,21 +120,21 @@ def not_fooled(scenario):
         said = outcome.output + outcome.errors
         if driver == "auto":
             scenario.check(outcome.status == 0, "auto: it finds a driver", said)
-            scenario.check("gpupool/libcuda.so" not in said, "auto: which is not gpupool's client", said)
+            scenario.check("gpupool/libcuda.so" not in said, "auto: it is not gpupool's client", said)
             if not os.path.exists("/dev/nvidiactl"):
-                scenario.check("libgpupool-softgpu.so" in said, "auto: but the software GPU", said)
+                scenario.check("libgpupool-softgpu.so" in said, "auto: it is the software GPU", said)
         else:
-            scenario.check(outcome.status == 1 and "gpupool's own client" in said, "by name: it is refused as such", said)
+            scenario.check(outcome.status == 1 and "gpupool's own client" in said, "by path: refused", said)
 
 
 def events_of(text):
-    """A timeline's events; its array may be open, as a crash leaves it."""
+    """A timeline's events. Its array may lack the end, as after a crash."""
     text = text.strip()
     return json.loads(text if text.endswith("]") else text.removesuffix(",") + "]")
 
 
 def trace(scenario):
-    """GPUPOOL_TRACE and GPUPOOL_SUMMARY write their files and leave the program's output alone."""
+    """GPUPOOL_TRACE and GPUPOOL_SUMMARY write their files and do not change the program's output."""
     setting = scenario.setting
     environment = setting.client(scenario.name)
     quiet = scenario.run([setting.build / "cuda/vector_add"], environment)
@@ -145,28 +145,28 @@ def trace(scenario):
         environment[f"GPUPOOL_{name.upper()}"] = str(file)
     traced = scenario.run([setting.build / "cuda/vector_add"], environment)
     ran_well(scenario, traced)
-    scenario.check(traced.output == quiet.output, "its output is what it is without them", traced.output)
+    scenario.check(traced.output == quiet.output, "tracing does not change its output", traced.output)
     texts = {name: file.read_text() if file.exists() else "" for name, file in files.items()}
     check_timeline(scenario, texts["trace"])
     counted = [line.split() for line in texts["summary"].splitlines() if line.startswith("cuLaunchKernel")]
-    scenario.check(len(counted) == 1 and counted[0][1:3] == ["1", "0"], "the summary counts it: one call, none failed",
+    scenario.check(len(counted) == 1 and counted[0][1:3] == ["1", "0"], "the summary counts one launch, none failed",
                    texts["summary"])
-    # A summary that cannot be written costs nothing but itself.
+    # An unwritable summary affects nothing else.
     files["trace"].unlink()
     environment["GPUPOOL_SUMMARY"] = str(scenario.folder / "nowhere/summary")
     outcome = scenario.run([setting.build / "cuda/vector_add"], environment)
-    scenario.check(outcome.status == 0 and "gpupool: no summary: " in outcome.errors, "an unwritable summary is told",
+    scenario.check(outcome.status == 0 and "gpupool: no summary: " in outcome.errors, "an unwritable summary is reported",
                    outcome.end() + outcome.errors)
     check_timeline(scenario, files["trace"].read_text() if files["trace"].exists() else "[]")
     del environment["GPUPOOL_SUMMARY"]
     environment["GPUPOOL_TRACE"] = "-"
     lines = scenario.run([setting.build / "cuda/vector_add"], environment).errors.splitlines()
     launches = [line for line in lines if " cuLaunchKernel" in line and " -> 0" in line]
-    scenario.check(len(launches) == 1, "on standard error there is a line for the one launch", lines[-20:])
+    scenario.check(len(launches) == 1, "standard error has one line for the launch", lines[-20:])
 
 
 def check_timeline(scenario, text):
-    """One launch of vector_add: call, command, kernel, one after the other and linked."""
+    """Checks the one launch of vector_add: call, command and kernel, in this order and linked."""
     events = events_of(text)
     slices = [event for event in events if event["ph"] == "X"]
     named = lambda category, name: [event for event in slices if event["cat"] == category and name in event["name"]]
@@ -184,15 +184,15 @@ def check_timeline(scenario, text):
         scenario.check(links == {"s", "t", "f"}, "a flow links them", links)
     copies = [event for event in slices if event["cat"] == "gpu" and "copy" in event["name"]]
     scenario.check({event["name"] for event in copies} >= {"copy to device", "copy from device"},
-                   "copies both ways are on the GPU's tracks", copies)
+                   "copies in both directions are on the GPU's tracks", copies)
     wire = [event["args"]["bytes"] for event in slices if event["cat"] == "wire"]
-    scenario.check(len(wire) > 4 and min(wire) > 0, "the wire's frames have their bytes", wire)
+    scenario.check(len(wire) > 4 and min(wire) > 0, "frames on the wire have their sizes", wire)
     waits = named("wait", "reply")
     scenario.check(len(waits) > 0, "waits for replies are shown", len(slices))
 
 
 def trace_command(scenario):
-    """gpupool trace: a closed timeline and a summary, whatever the program's end."""
+    """gpupool trace writes a complete timeline and a summary, however the program ends."""
     setting = scenario.setting
     environment = setting.client(scenario.name)
     del environment["LD_LIBRARY_PATH"], environment["GPUPOOL_SERVER"]
@@ -201,9 +201,9 @@ def trace_command(scenario):
     command = [setting.build / "bin/gpupool", "trace", "--output", output, "--summary", summary, "--server",
                setting.address(), "--"]
     outcome = scenario.run([*command, setting.build / "cuda/vector_add"], environment)
-    scenario.check(outcome.status == 0 and "0 failed" in outcome.output, "the program ran and its checks held",
+    scenario.check(outcome.status == 0 and "0 failed" in outcome.output, "the program ran and its checks passed",
                    outcome.output + outcome.errors)
-    scenario.check(output.read_text().endswith("}\n]\n"), "the file is closed JSON", output.read_text()[-200:])
+    scenario.check(output.read_text().endswith("}\n]\n"), "the file is complete JSON", output.read_text()[-200:])
     check_timeline(scenario, output.read_text())
     scenario.check("cuLaunchKernel" in summary.read_text(), "there is a summary", summary.read_text())
     scenario.run([*command, setting.build / "cuda/vector_add"], environment)
@@ -212,27 +212,28 @@ def trace_command(scenario):
     kept.write_text("not a trace")
     for option, files in (("--output", ["--output", kept]), ("--summary", ["--output", output, "--summary", kept])):
         outcome = scenario.run([*command[:2], *files, *command[6:], setting.build / "cuda/vector_add"], environment)
-        scenario.check(outcome.status != 0 and "has other content" in outcome.errors and kept.read_text() == "not a trace",
-                       f"{option} does not take another's file", outcome.end() + outcome.errors)
+        scenario.check(outcome.status != 0 and "holds something else" in outcome.errors and kept.read_text() == "not a trace",
+                       f"{option} does not overwrite another file", outcome.end() + outcome.errors)
     # A program that ends without its exit handlers, some time after its last call.
     abrupt = ["sh", "-c", f"{setting.build / 'cuda/long_running'} 20 & child=$!; sleep 2; kill -9 $child; wait $child"]
     outcome = scenario.run([*command, *abrupt], environment)
-    scenario.check(outcome.status == 137, "its end is the command's", outcome.end() + outcome.errors)
+    scenario.check(outcome.status == 137, "gpupool trace returns the program's status", outcome.end() + outcome.errors)
     calls = [event for event in events_of(output.read_text()) if event["ph"] == "X" and event["cat"] == "call"]
-    scenario.check(len(calls) > 0, "what a killed program wrote can be read", len(calls))
-    # Beyond the limit events are left out, and that is said.
+    scenario.check(len(calls) > 0, "a killed program's timeline can be read", len(calls))
+    # Events beyond the limit are omitted, and the timeline says so.
     outcome = scenario.run([*command[:2], "--events", "20", *command[2:], setting.build / "cuda/vector_add"], environment)
     events = events_of(output.read_text())
     scenario.check(outcome.status == 0 and sum(event["ph"] == "X" for event in events) <= 20, "the limit holds", len(events))
-    scenario.check(any("incomplete" in event["name"] for event in events), "what is missing is said", events[-1])
-    # A child that is forked while its parent is traced leaves the file whole.
+    scenario.check(any("incomplete" in event["name"] for event in events), "the timeline reports missing events",
+                   events[-1])
+    # A forked child leaves its traced parent's file intact.
     outcome = scenario.run([*command, setting.build / "cuda/fork_after_cuda"], environment)
     scenario.check(outcome.status == 0, "a program that forks runs", outcome.output + outcome.errors)
     scenario.check(len(events_of(output.read_text())) > 0, "and its timeline can be read")
 
 
 def transport(scenario):
-    """A program whose server is a loopback address gets shared memory without asking, and TCP where it asks for that."""
+    """With a server on a loopback address a program uses shared memory by default, and TCP when configured."""
     setting = scenario.setting
     for asked, expected in ((None, "(shm pid "), ("auto", "(shm pid "), ("tcp", "(tcp 127.0.0.1:")):
         environment = setting.client(scenario.name)
@@ -244,7 +245,7 @@ def transport(scenario):
             environment["GPUPOOL_TRANSPORT"] = asked
         ran_well(scenario, scenario.run([setting.build / "cuda/vector_add"], environment))
         said = log.read_text() if log.exists() else "no log"
-        scenario.check(expected in said, f"{asked or 'nothing'} asked for: its log says {expected}", said)
+        scenario.check(expected in said, f"transport {asked or 'by default'}: its log contains {expected}", said)
 
 
 SCENARIOS = {"run": run_command, "local": local, "no_server": no_server, "not_fooled": not_fooled, "trace": trace,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Starts the server that the tests of this folder share, and stops it: the software GPU of the build on a free port.
+"""Starts and stops the server that the tests of this folder share: the build's software GPU on a free port.
 
-`start` waits until programs may connect. `stop` wants an orderly end and no report of a sanitizer.
+`start` waits until programs may connect. `stop` checks that the server ends in order and without a sanitizer report.
 """
 
 import os
@@ -14,14 +14,14 @@ import time
 
 from setting import parse
 
-# It ends by itself when nobody stops it: `stop` is not run when ctest is killed.
+# Ends by itself after this time, because `stop` is not run when ctest is killed.
 LONGEST_S = 3600
 START_S = 60
 STOP_S = 20
 
 
 def alive(process):
-    """Whether the process is there and no zombie, which is what init may leave it as in a container."""
+    """True if the process exists and is no zombie, which a container's init may leave unreaped."""
     try:
         with open(f"/proc/{process}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
@@ -51,7 +51,7 @@ def read_runtime(setting):
 
 
 def is_ours(setting, process):
-    """A process id in a file may have been given to another since."""
+    """False if the process id from the file has been reused by another process."""
     try:
         with open(f"/proc/{process}/cmdline", "rb") as file:
             return read_runtime(setting).encode() in file.read()
@@ -63,7 +63,7 @@ def remove_leftovers(setting):
     process, runtime = read_process(setting), read_runtime(setting)
     if runtime is None:
         return
-    if process and is_ours(setting, process):  # of a run that was interrupted
+    if process and is_ours(setting, process):  # left by an interrupted run
         os.kill(process, signal.SIGTERM)
         wait_for_end(process, STOP_S)
     shutil.rmtree(runtime, ignore_errors=True)
@@ -74,7 +74,7 @@ def start(setting):
     shutil.rmtree(setting.state, ignore_errors=True)
     setting.reports.mkdir(parents=True)
     (setting.state / "client.toml").write_text("")
-    # Not below the state's folder: the path of a socket has at most 107 characters.
+    # Not in the state folder, since a socket's path has at most 107 characters.
     runtime = tempfile.mkdtemp(prefix="gpupool-e2e-")
     (setting.state / "runtime").write_text(runtime)
     ready, ready_writer = os.pipe()
@@ -98,7 +98,7 @@ def start(setting):
     if not address.endswith(b"\n"):
         server.terminate()
         print((setting.state / "server.log").read_text(errors="replace"))
-        sys.exit("gpupoold did not begin to serve")
+        sys.exit("gpupoold did not start")
     (setting.state / "address").write_text(address.decode())
     print(f"gpupoold serves the software GPU at {address.decode().strip()}")
 
@@ -109,7 +109,7 @@ def stop(setting):
     log = setting.state / "server.log"
     runtime = read_runtime(setting)
     if not process or runtime is None or not is_ours(setting, process):
-        print(log.read_text(errors="replace")[-4000:] if log.exists() else "it never ran")
+        print(log.read_text(errors="replace")[-4000:] if log.exists() else "gpupoold never ran")
         print("FAIL gpupoold ended before the tests did")
         good = False
     else:

@@ -1,7 +1,7 @@
-"""What the tests in this folder share: a build, the environments that its processes run in, and how one is run.
+"""Shared by the tests in this folder: the build, the environments of its processes, and how to run one.
 
-Each test writes below STATE, a folder of the build. A sanitizer's report goes to a file in STATE/reports, whose name says
-whose it is: server.* for gpupoold and its workers, TEST.* for the processes of one test. A report anywhere is a failure.
+Each test writes below STATE, a folder of the build. A sanitizer report is written to a file in STATE/reports whose name
+gives its origin: server.* for gpupoold and its workers, TEST.* for the processes of one test. Any report is a failure.
 """
 
 import argparse
@@ -19,7 +19,7 @@ SILENT = ("GPUPOOL_", "CUDA_", "ASAN_", "LSAN_", "UBSAN_", "TSAN_", "LD_")
 
 @dataclass
 class Outcome:
-    status: int | None  # the exit status, below 0: the signal; None: it ran past the limit
+    status: int | None  # the exit status, negative for a signal; None: exceeded the time limit
     output: str
     errors: str
     seconds: float
@@ -47,7 +47,7 @@ class Setting:
             sys.exit("the server of these tests does not run: run them through ctest, or `server.py start` first")
 
     def sanitizer_options(self, name, leaks):
-        """For a process whose reports are to carry `name`."""
+        """Options for a process whose reports have `name`."""
         if not self.sanitizer_runtime:
             return {}
         log = f"log_path={self.reports / name}"
@@ -59,17 +59,17 @@ class Setting:
         }
 
     def plain(self, name, leaks=True):
-        """The environment of a program of gpupool's own."""
+        """The environment of one of gpupool's programs."""
         environment = {key: value for key, value in os.environ.items() if not key.startswith(SILENT)}
-        # Neither the settings of whoever runs the tests nor those of the machine.
+        # Settings of the user or the machine must not apply.
         environment["GPUPOOL_CONFIG"] = str(self.state / "client.toml")
         return environment | self.sanitizer_options(name, leaks)
 
     def client(self, name, server=None):
-        """The environment of a CUDA program that takes the build's client for the driver.
+        """The environment of a CUDA program that uses the build's client as the driver.
 
-        It is not built with the sanitizer that the client may be built with, so the sanitizer's runtime comes before it;
-        leaks are not looked for, since those of a program and of cudart are not ours.
+        It is not built with the client's sanitizer, so the sanitizer's runtime is preloaded; leaks are not reported, since
+        those of a program and of cudart are not ours.
         """
         environment = self.plain(name, leaks=False)
         environment["LD_LIBRARY_PATH"] = ":".join(self.libraries)
@@ -80,7 +80,7 @@ class Setting:
         return environment
 
     def direct(self, name):
-        """The environment of a CUDA program that takes the software GPU for the driver, with nothing in between."""
+        """The environment of a CUDA program that uses the software GPU directly as the driver."""
         environment = self.client(name, server="nobody")
         del environment["GPUPOOL_SERVER"]
         environment["LD_LIBRARY_PATH"] = ":".join([str(self.software_driver), *self.libraries[1:]])
@@ -91,7 +91,7 @@ class Setting:
         return sorted(self.reports.glob(f"{name}.[0-9]*"))
 
     def check_reports(self, name, but=()):
-        """Shows the sanitizer's reports that carry `name`, but those known before; True when there is none."""
+        """Prints the sanitizer reports with `name`, except those in `but`; True when there are none."""
         found = [report for report in self.written_reports(name) if report not in but]
         for report in found:
             print(f"a sanitizer reports ({report}):\n{report.read_text(errors='replace')}")
@@ -99,7 +99,7 @@ class Setting:
 
 
 def run(command, environment, limit_s):
-    """Runs a command in a process group of its own, which goes with it. Its standard input is empty."""
+    """Runs a command in its own process group, which is killed at its end. Its standard input is empty."""
     started = time.monotonic()
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=output,

@@ -1,4 +1,4 @@
-// What calls cost that need not wait: no round trips, and the calling thread no memory.
+// The cost of calls that need not wait for the server: no round trips, and no memory allocations in the calling thread.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -15,7 +15,7 @@ struct Counted {
     long long calls = 0, round_trips = 0;
 };
 
-// By call, of GPUPOOL_SUMMARY's table.
+// Parses GPUPOOL_SUMMARY's table; by call.
 std::map<std::string, Counted> read_calls(const std::string& path) {
     std::map<std::string, Counted> calls;
     std::ifstream file(path);
@@ -45,8 +45,8 @@ class Calls : public SessionTest {
     std::string said_;
 };
 
-// Natively it is the first launch that loads a library, which waits for the GPU.
-TEST_F(Calls, ThatLookKernelsUpDoNotWaitForTheGpu) {
+// On a local GPU the first launch loads the library, and that waits for the GPU, but the look-up of a kernel does not.
+TEST_F(Calls, KernelLookupDoesNotWaitForTheGpu) {
     for (const char* const transport : {"tcp", "shm"}) {
         Program program(*daemon_, session_program("kernels_beside_work"),
                         {std::string("GPUPOOL_TRANSPORT=") + transport});
@@ -55,7 +55,7 @@ TEST_F(Calls, ThatLookKernelsUpDoNotWaitForTheGpu) {
     }
 }
 
-TEST_F(Calls, OfAStreamThatIsDestroyedWhileItCapturesAreStillMade) {
+TEST_F(Calls, StreamDestroyedWhileCapturingStillRunsItsWork) {
     for (const char* const transport : {"tcp", "shm"}) {
         Program program(*daemon_, session_program("destroyed_in_capture"),
                         {std::string("GPUPOOL_TRANSPORT=") + transport});
@@ -65,16 +65,16 @@ TEST_F(Calls, OfAStreamThatIsDestroyedWhileItCapturesAreStillMade) {
     }
 }
 
-TEST_F(Calls, WhoAsksAgainAndAgainWaitsForFewAnswers) {
+TEST_F(Calls, RepeatedQueriesNeedFewRoundTrips) {
     std::map<std::string, Counted> calls = run("polls");
     for (const char* const name : {"cuStreamQuery", "cuEventQuery"}) {
         EXPECT_GT(calls[name].calls, 1000) << name;
         EXPECT_GE(calls[name].round_trips, 1) << name;
-        EXPECT_LE(calls[name].round_trips, 10) << name;  // whatever else comes from the worker may cost one
+        EXPECT_LE(calls[name].round_trips, 10) << name;  // any other message from the worker may cost a round trip
     }
 }
 
-TEST_F(Calls, ThatAreDeferredWaitForNothing) {
+TEST_F(Calls, DeferredCallsNeedNoRoundTrips) {
     std::map<std::string, Counted> calls = run("deferred");
     for (const char* const name : {"cuLaunchKernel", "cuMemsetD32Async", "cuEventRecord", "cuStreamWaitEvent"}) {
         EXPECT_EQ(calls[name].calls, 2600) << name;
@@ -82,7 +82,7 @@ TEST_F(Calls, ThatAreDeferredWaitForNothing) {
     }
 }
 
-TEST_F(Calls, ThatBuildGraphsWaitForNothing) {
+TEST_F(Calls, GraphConstructionNeedsNoRoundTrips) {
     std::map<std::string, Counted> calls = run("graphs");
     EXPECT_EQ(said_, "word 2400\n");
     for (const auto& [name, times] : {std::pair{"cuGraphCreate", 20},
@@ -101,31 +101,31 @@ TEST_F(Calls, ThatBuildGraphsWaitForNothing) {
     }
 }
 
-// Who waits for a stream is told of what failed in one that it has waited for.
-TEST_F(Calls, ThatFailedAreToldOfThroughEvents) {
+// A wait for a stream also reports failures in streams that it has waited for by way of events.
+TEST_F(Calls, FailuresAreReportedAcrossEventWaits) {
     Program program(*daemon_, session_program("failure_waited_for"));
     EXPECT_TRUE(program.succeeds(milliseconds(30000))) << program.errors();
 }
 
-TEST_F(Calls, ThatFreeOrdinaryMemoryInStreamOrderWaitForNothing) {
+TEST_F(Calls, StreamOrderedFreeOfOrdinaryMemoryDoesNotWait) {
     Program program(*daemon_, session_program("freed_behind_work"));
     EXPECT_TRUE(program.succeeds(milliseconds(30000))) << program.errors();
 }
 
-TEST_F(Calls, ThatFailedInACaptureLeaveNoGraphToRun) {
+TEST_F(Calls, FailedCallsInACaptureGiveNoGraph) {
     Program program(*daemon_, session_program("failed_captures"));
     EXPECT_TRUE(program.succeeds(milliseconds(30000))) << program.errors();
 }
 
-TEST_F(Calls, ThatAreDeferredAllocateNothing) {
-    // Over shared memory, where processors are to spare, each is sent by the thread that makes it.
+TEST_F(Calls, DeferredCallsDoNotAllocate) {
+    // Over shared memory with processors to spare, the thread that makes a call also sends it.
     for (const std::vector<std::string>& environment :
          {std::vector<std::string>{}, {"GPUPOOL_TRANSPORT=shm", "GPUPOOL_SPIN=always"}}) {
-        // Of 10,000 calls; memory that is freed in a stream has a fence behind every so many blocks.
+        // Per 10,000 calls. Stream-ordered frees put a fence behind every so many blocks.
         for (const auto& [mode, most] : {std::pair{"deferred", 100}, {"allocating", 1000}}) {
             run(mode, environment);
             if (said_.starts_with("uncounted")) {
-                GTEST_SKIP() << "only a sanitizer's runtime lets one count";
+                GTEST_SKIP() << "allocations are counted only under a sanitizer";
             }
             long long allocations = -1;
             ASSERT_EQ(std::sscanf(said_.c_str(), "allocations %lld", &allocations), 1) << said_;

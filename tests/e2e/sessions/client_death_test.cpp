@@ -1,4 +1,4 @@
-// Clients that are killed: their worker and their memory are gone within a second, and nobody else notices.
+// Killed clients: their worker and their memory are gone within a second, and other sessions are not affected.
 
 #include <signal.h>
 
@@ -17,7 +17,7 @@ std::uint64_t memory_in_use(const Daemon& daemon) {
     return status && !status->devices.empty() ? status->devices[0].memory_used_bytes : 0;
 }
 
-TEST_F(ClientDeath, AtAnyMomentOfABusyProgramLeavesNothing) {
+TEST_F(ClientDeath, KillingABusyProgramLeavesNothing) {
     constexpr int kRounds = 8;
     std::mt19937 random(20260721);
     const auto before = memory_in_use(*daemon_);
@@ -33,8 +33,8 @@ TEST_F(ClientDeath, AtAnyMomentOfABusyProgramLeavesNothing) {
     }
 }
 
-// Not only when everything runs: before the handshake, in it, before the first call.
-TEST_F(ClientDeath, WhileItStartsLeavesNothing) {
+// At any time during the start: before the handshake, in it, before the first call.
+TEST_F(ClientDeath, KillingAStartingProgramLeavesNothing) {
     std::mt19937 random(7);
     for (int round = 0; round < 12; ++round) {
         Program victim(*daemon_, session_program("busy"));
@@ -46,8 +46,8 @@ TEST_F(ClientDeath, WhileItStartsLeavesNothing) {
         << others().size() << " sessions, " << daemon_->children() << " workers";
 }
 
-// Its memory is large and its kernels run on: neither delays the end.
-TEST_F(ClientDeath, OfAProgramThatHoldsMuchFreesItAtOnce) {
+// The program holds much memory and its kernels still run; neither delays the end.
+TEST_F(ClientDeath, MemoryOfAKilledProgramIsFreedAtOnce) {
     Program victim(*daemon_, {std::string(TEST_PROGRAMS) + "/long_running", "100", "256"});
     ASSERT_TRUE(eventually([&] { return victim.output().find("ready") != std::string::npos; }, kTimeout));
     const auto session = session_of(*daemon_, victim.process());
@@ -57,7 +57,7 @@ TEST_F(ClientDeath, OfAProgramThatHoldsMuchFreesItAtOnce) {
     EXPECT_LT(memory_in_use(*daemon_), 200u << 20);
 }
 
-TEST_F(ClientDeath, ByOtherSignalsIsTheSame) {
+TEST_F(ClientDeath, OtherSignalsLeaveNothingEither) {
     for (const int signal : {SIGTERM, SIGSEGV, SIGABRT}) {
         Program victim(*daemon_, session_program("busy"), {"ASAN_OPTIONS=detect_leaks=0:handle_segv=0"});
         ASSERT_TRUE(victim.says("ready"));
@@ -67,8 +67,8 @@ TEST_F(ClientDeath, ByOtherSignalsIsTheSame) {
     }
 }
 
-// A stopped client is alive: its session stays, and goes on when it does.
-TEST_F(ClientDeath, AStoppedClientKeepsItsSession) {
+// A stopped client is not dead: its session stays, and continues when the client does.
+TEST_F(ClientDeath, StoppedClientKeepsItsSession) {
     Program victim(*daemon_, session_program("steady"));
     ASSERT_TRUE(victim.says("ready"));
     const auto session = session_of(*daemon_, victim.process());

@@ -1,4 +1,4 @@
-// The daemon dies, comes back, or is stopped in order, while programs run.
+// The daemon dies, restarts, or is stopped in order, while programs run.
 
 #include <signal.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 class DaemonDeath : public SessionTest {};
 
-// By session.
+// The memory used, by session id.
 template <class Sessions>
 auto memory_of(const Sessions& sessions) {
     std::map<std::string, std::uint64_t> bytes;
@@ -23,10 +23,10 @@ auto memory_of(const Sessions& sessions) {
     return bytes;
 }
 
-TEST_F(DaemonDeath, RunningSessionsGoOnAndAreTakenOver) {
+TEST_F(DaemonDeath, RunningSessionsContinueAndAreTakenOver) {
     Program second(*daemon_, session_program("steady"));
     ASSERT_TRUE(second.says("ready"));
-    // What a worker says of its memory may come a moment after its program is ready.
+    // A worker may report its memory a moment after its program is ready.
     auto before = daemon_->sessions(2);
     for (bool settled = false; !settled;) {
         std::this_thread::sleep_for(milliseconds(200));
@@ -50,11 +50,11 @@ TEST_F(DaemonDeath, RunningSessionsGoOnAndAreTakenOver) {
     EXPECT_TRUE(visitor.succeeds());
     second.end_input();
     EXPECT_TRUE(second.succeeds());
-    // What was taken over is cleaned up after like what was started.
+    // A session that was taken over is cleaned up like one that this daemon started.
     EXPECT_EQ(daemon_->sessions(1).at(0).process_id, static_cast<std::uint32_t>(bystander_->process()));
 }
 
-TEST_F(DaemonDeath, AClientKilledWhileTheDaemonIsAwayLeavesNothing) {
+TEST_F(DaemonDeath, ClientKilledWhileTheDaemonIsDownLeavesNothing) {
     Program victim(*daemon_, session_program("busy"));
     ASSERT_TRUE(victim.says("ready"));
     const auto session = session_of(*daemon_, victim.process());
@@ -66,7 +66,7 @@ TEST_F(DaemonDeath, AClientKilledWhileTheDaemonIsAwayLeavesNothing) {
     daemon_->sessions(1);
 }
 
-TEST_F(DaemonDeath, AnOrderlyStopGivesClientsTheError) {
+TEST_F(DaemonDeath, OrderlyStopGivesClientsTheError) {
     bystander_survives_ = false;
     Program waiting(*daemon_, session_program("wait_synchronize"));
     Program launching(*daemon_, session_program("launches"));
@@ -86,7 +86,7 @@ TEST_F(DaemonDeath, AnOrderlyStopGivesClientsTheError) {
     for (const auto& session : sessions) {
         EXPECT_FALSE(process_exists(static_cast<pid_t>(session.worker_process_id)));
     }
-    // The bystander's next call failed, and it said so; it did not crash.
+    // The bystander's next call failed and it reported the error; it did not crash.
     EXPECT_EQ(bystander_->wait(), 3 << 8) << bystander_->output();
 }
 

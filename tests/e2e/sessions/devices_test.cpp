@@ -1,5 +1,4 @@
-// Which devices a program sees: what it asks for with CUDA_VISIBLE_DEVICES, among those that the server's operator
-// shows.
+// Which devices a program sees: CUDA_VISIBLE_DEVICES selects among those that the server's operator offers.
 
 #include <memory>
 
@@ -14,7 +13,8 @@ class Devices : public ::testing::Test {
         environment.push_back("GPUPOOL_SOFTGPU_DEVICES=4");
         daemon_ = std::make_unique<Daemon>(session_settings(), std::move(environment));
     }
-    // The buses of the devices that a program finds, in its order: "3 1". The software GPU's device 0 has bus 1.
+    // The PCI buses of the devices that a program sees, in its order, as in "3 1". The software GPU's device 0 has bus
+    // 1.
     std::string seen(const std::vector<std::string>& environment = {}) {
         Program program(*daemon_, {std::string(TEST_PROGRAMS) + "/device_query"}, environment);
         const int status = program.wait();
@@ -31,7 +31,7 @@ class Devices : public ::testing::Test {
     std::string errors_;
 };
 
-TEST_F(Devices, AProgramChoosesAndNumbersThem) {
+TEST_F(Devices, VisibleDevicesSelectsAndOrders) {
     start({});
     EXPECT_EQ(seen(), "1 2 3 4");
     EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=2,0"}), "3 1");
@@ -41,8 +41,8 @@ TEST_F(Devices, AProgramChoosesAndNumbersThem) {
     EXPECT_NE(errors_.find("CUDA_VISIBLE_DEVICES shows none"), std::string::npos) << errors_;
 }
 
-// The usual way to run without a GPU.
-TEST_F(Devices, WhoHidesAllOfThemAsksNoServer) {
+// CUDA_VISIBLE_DEVICES= is the usual way to run a program without a GPU.
+TEST_F(Devices, HidingAllDevicesContactsNoServer) {
     start({});
     for (const char* none : {"CUDA_VISIBLE_DEVICES=-1", "CUDA_VISIBLE_DEVICES=", "CUDA_VISIBLE_DEVICES=-1,0"}) {
         EXPECT_EQ(seen({none}), "none") << none;
@@ -51,7 +51,7 @@ TEST_F(Devices, WhoHidesAllOfThemAsksNoServer) {
     EXPECT_EQ(daemon_->log().find("session "), std::string::npos) << daemon_->log();
 }
 
-TEST_F(Devices, WhatTheOperatorHidesStaysHidden) {
+TEST_F(Devices, OperatorsHiddenDevicesStayHidden) {
     start({"CUDA_VISIBLE_DEVICES=3,1"});
     EXPECT_EQ(seen(), "4 2");
     EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=1"}), "2");
@@ -59,8 +59,8 @@ TEST_F(Devices, WhatTheOperatorHidesStaysHidden) {
     EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=GPU-67707570-6f6f-6c2d-736f-667467707500"}), "none");
 }
 
-// A session counts only the devices that it sees: the server knows which of its own those are.
-TEST_F(Devices, StatusShowsWhereASessionReallyIs) {
+// A session's device numbers count only the devices that it sees; status must report the server's own.
+TEST_F(Devices, StatusShowsTheServersDeviceNumbers) {
     start({});
     Program program(*daemon_, session_program("steady"), {"CUDA_VISIBLE_DEVICES=2,0"});
     ASSERT_TRUE(program.says("ready"));

@@ -1,7 +1,7 @@
-// The driver as a program finds it that links with nothing: opened by name, functions looked up.
+// The driver as seen by a program that does not link against it: opened by name, functions looked up.
 //
-// Ownership: the library stays open until close(). Threads: functions may be called by any. Errors: a missing function
-// ends the program, since nothing can be tested without it.
+// Ownership: the library stays open until close(). Threads: any may call the functions. Errors: a missing function ends
+// the program.
 #pragma once
 
 #include <cuda.h>
@@ -47,7 +47,7 @@
 
 namespace gpupool::session_program {
 
-// The library's functions, all found when load() has returned.
+// The library's functions; load() fills in all of them.
 struct Driver {
 #define SESSION_MEMBER(name) decltype(&::name) name = nullptr;
     SESSION_FUNCTIONS(SESSION_MEMBER)
@@ -60,30 +60,30 @@ struct Driver {
 
 extern Driver driver;
 
-// Initialises, takes device 0's primary context and makes it current to the calling thread.
+// Calls cuInit, retains device 0's primary context and makes it current to the calling thread.
 CUcontext begin();
-// The same for another thread.
+// Makes `context` current to the calling thread.
 void use(CUcontext context);
 
-// Ends the program with a line that names the call when it did not succeed.
+// Ends the program with a line that names the call, unless `result` is success.
 void must(CUresult result, const char* what);
 
-// The stream waits, on the host's side, until release().
+// Blocks the stream in a host function until release().
 void block_until_release(CUstream stream);
 void release();
 
-// One line on stdout, at once: "WORD NUMBER".
+// Prints one line, "WORD NUMBER", and flushes stdout.
 void say(const std::string& word, long long number = 0);
 
-// Of the clock that all processes of the machine share.
+// In milliseconds, by the clock that all processes of the machine share.
 std::int64_t now_ms();
 
 CUfunction kernel(const char* name);
-std::string kernels_ptx();  // their image
-// Launches add_value: `value` more in each of the words.
+std::string kernels_ptx();  // the PTX of these kernels
+// Launches add_value, which adds `value` to each of the words.
 void add(CUfunction add_value, CUdeviceptr data, unsigned words, unsigned value, CUstream stream);
 
-// The modes, by subject.
+// The modes, grouped by subject.
 int run_flood(const std::string& mode);
 int run_calls(const std::string& mode);
 int run_graph_modes(const std::string& mode);

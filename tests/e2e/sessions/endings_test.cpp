@@ -1,5 +1,5 @@
-// Applications that end, fork or unload in unusual ways: they end by themselves, with their own status, and leave
-// nothing.
+// Applications that end, fork or unload the library in unusual ways: each ends by itself with its own status and leaves
+// nothing behind.
 
 #include "tests/e2e/sessions/sessions.h"
 
@@ -8,8 +8,8 @@ namespace {
 
 class Endings : public SessionTest, public ::testing::WithParamInterface<const char*> {};
 
-TEST_P(Endings, EndOrderlyAndLeaveNothing) {
-    // Several times: most of what can go wrong here is a race.
+TEST_P(Endings, ProgramEndsWithItsStatusAndLeavesNothing) {
+    // Repeated, since most possible failures here are races.
     for (int round = 0; round < 3; ++round) {
         Program program(*daemon_, session_program(GetParam()));
         ASSERT_TRUE(program.succeeds()) << "round " << round;

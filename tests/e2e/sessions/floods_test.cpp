@@ -1,4 +1,4 @@
-// Much work behind something that waits: the worker takes it as a driver does, and stays able to do everything else.
+// Much work behind work that waits: the worker accepts as much as a driver does, and still serves everything else.
 
 #include "tests/e2e/sessions/sessions.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 class Floods : public SessionTest, public ::testing::WithParamInterface<const char*> {};
 
-TEST_P(Floods, GoThroughAndHoldUpNothingElse) {
+TEST_P(Floods, AllWorkRunsAndOtherStreamsAreNotBlocked) {
     Program program(*daemon_, session_program(GetParam()));
     EXPECT_TRUE(program.succeeds());
 }
@@ -16,14 +16,14 @@ INSTANTIATE_TEST_SUITE_P(Of, Floods,
                          ::testing::Values("function_flood", "copy_flood", "synchronize_flood", "failed_download"),
                          [](const auto& info) { return std::string(info.param); });
 
-// More than the worker keeps: who sends it waits, and the session lives.
+// More than the worker queues: the sending thread blocks, and the session survives.
 class Overflows : public SessionTest, public ::testing::WithParamInterface<const char*> {};
 
-TEST_P(Overflows, MakeTheirSenderWaitAndNobodyElse) {
+TEST_P(Overflows, OnlyTheSendingThreadIsThrottled) {
     Program program(*daemon_, session_program(GetParam()));
     EXPECT_TRUE(program.succeeds(milliseconds(150000)));
     EXPECT_GT(program.number("sent"), 0);
-    EXPECT_LT(program.number("sent"), 384 * 16 + 4096) << "all of 384 MiB, and what was on its way";
+    EXPECT_LT(program.number("sent"), 384 * 16 + 4096) << "more than 384 MiB and what the connection buffers";
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, Overflows, ::testing::Values("legacy_overflow", "own_overflow", "streams_overflow"),

@@ -1,4 +1,4 @@
-// A server that is full: by default a program learns it at once; it waits for a place where its user asked for that.
+// A server that is full: by default a program fails at once; with GPUPOOL_WAIT_WHEN_FULL it waits for a place.
 
 #include <memory>
 #include <thread>
@@ -18,7 +18,7 @@ class FullServer : public ::testing::Test {
     Program first_;
 };
 
-TEST_F(FullServer, SaysSoAtOnce) {
+TEST_F(FullServer, RefusesAtOnceByDefault) {
     const auto start = now_ms();
     Program second(daemon_, vector_add());
     EXPECT_NE(second.wait(), 0);
@@ -28,16 +28,16 @@ TEST_F(FullServer, SaysSoAtOnce) {
     EXPECT_NE(errors.find("GPUPOOL_WAIT_WHEN_FULL"), std::string::npos) << errors;
 }
 
-TEST_F(FullServer, APlaceIsWaitedForWhereThatIsAskedFor) {
+TEST_F(FullServer, ClientWaitsForAPlaceWhenConfigured) {
     Program second(daemon_, vector_add(), {"GPUPOOL_WAIT_WHEN_FULL=60s"});
-    EXPECT_EQ(second.wait(milliseconds(1500)), -1) << "it waits";
+    EXPECT_EQ(second.wait(milliseconds(1500)), -1) << "it must still wait";
     first_.end_input();
     EXPECT_TRUE(first_.succeeds());
     EXPECT_TRUE(second.succeeds());
     EXPECT_EQ(second.errors(), "");
 }
 
-TEST_F(FullServer, TheWaitEnds) {
+TEST_F(FullServer, WaitTimesOut) {
     const auto start = now_ms();
     Program second(daemon_, vector_add(), {"GPUPOOL_WAIT_WHEN_FULL=1s"});
     EXPECT_NE(second.wait(), 0);

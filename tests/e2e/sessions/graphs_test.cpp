@@ -1,4 +1,4 @@
-// Graphs that are built and changed without waiting for the server are what natively they would be.
+// Graphs that are built and changed without waiting for the server give the same results as on a local GPU.
 
 #include "tests/e2e/sessions/sessions.h"
 
@@ -16,26 +16,27 @@ class SessionGraphs : public SessionTest {
     }
 };
 
-// Who makes them is told to wait, as natively who launches graphs is when the driver's queue is full.
-TEST_F(SessionGraphs, ChangesWithoutEndWaitInTheProgram) {
+// The worker throttles the changing thread, as a local driver throttles one that launches graphs when its queue is
+// full.
+TEST_F(SessionGraphs, ManyChangesThrottleTheProgram) {
     expect_word("graph_changes", 64 * (300 * 301 / 2));  // each launch adds one more
 }
 
-// No more than the driver's queue takes waits: then nobody may have to wait for changes, which natively are made at
+// The waiting launches fit the driver's queue, so no thread may block in a change: on a local GPU changes are made at
 // once.
-TEST_F(SessionGraphs, ChangesMayBeWhatComesBeforeTheLaunchesGo) {
+TEST_F(SessionGraphs, ChangesBehindWaitingLaunchesDoNotBlock) {
     expect_word("graph_gate", 2 * 490 + 490 * 31);
 }
 
-TEST_F(SessionGraphs, AnEventMayGoOnceTheCallThatNamedItIsBack) {
+TEST_F(SessionGraphs, EventMayBeDestroyedAfterTheCallThatNamedIt) {
     expect_word("graph_event", 9 * 300);
 }
 
-TEST_F(SessionGraphs, AChangeThatWaitsHoldsUpNoOtherGraph) {
+TEST_F(SessionGraphs, WaitingChangeDoesNotBlockOtherGraphs) {
     expect_word("graph_unrelated", 2 * 500 + 499 + 10);
 }
 
-TEST_F(SessionGraphs, AnEventOfAContextThatHasEndedIsRefused) {
+TEST_F(SessionGraphs, EventOfADestroyedContextIsRefused) {
     Program program(*daemon_, session_program("graph_of_ended"));
     EXPECT_GT(program.number("result"), 0);
     EXPECT_TRUE(program.succeeds());

@@ -1,4 +1,4 @@
-// Bulk data that breaks the rules: unasked, too much, twice, never, or never read.
+// Bulk data that violates the rules: unasked for, too much, repeated, missing, or never read.
 
 #include <thread>
 
@@ -39,12 +39,12 @@ class HostileBulk : public SessionTest {
     CUdeviceptr slab_ = 0;
 };
 
-TEST_F(HostileBulk, DataThatNobodyAskedForEndsTheSession) {
+TEST_F(HostileBulk, UnrequestedDataEndsTheSession) {
     client_->send_bulk(1234, 0, 4096);
     expect_end();
 }
 
-TEST_F(HostileBulk, MoreDataThanWasAskedForEndsTheSession) {
+TEST_F(HostileBulk, MoreDataThanRequestedEndsTheSession) {
     upload(1, 2 * kMiB, stream_);
     codec::PullNotice pull{};
     ASSERT_TRUE(client_->wait_for_pull(1, pull));
@@ -52,7 +52,7 @@ TEST_F(HostileBulk, MoreDataThanWasAskedForEndsTheSession) {
     expect_end();
 }
 
-TEST_F(HostileBulk, DataForAnotherPlaceEndsTheSession) {
+TEST_F(HostileBulk, DataAtAnotherOffsetEndsTheSession) {
     upload(1, 2 * kMiB, stream_);
     codec::PullNotice pull{};
     ASSERT_TRUE(client_->wait_for_pull(1, pull));
@@ -60,7 +60,7 @@ TEST_F(HostileBulk, DataForAnotherPlaceEndsTheSession) {
     expect_end();
 }
 
-TEST_F(HostileBulk, TheSameDataTwiceEndsTheSession) {
+TEST_F(HostileBulk, RepeatedDataEndsTheSession) {
     upload(1, kMiB, stream_);
     codec::PullNotice pull{};
     ASSERT_TRUE(client_->wait_for_pull(1, pull));
@@ -69,8 +69,8 @@ TEST_F(HostileBulk, TheSameDataTwiceEndsTheSession) {
     expect_end();
 }
 
-// In pieces of any size, as long as they are in order.
-TEST_F(HostileBulk, DataInCrumbsIsTaken) {
+// The pieces may have any size, as long as they are in order.
+TEST_F(HostileBulk, DataInTinyPiecesIsAccepted) {
     const auto number = upload(1, 256 << 10, stream_);
     codec::PullNotice pull{};
     ASSERT_TRUE(client_->wait_for_pull(1, pull));
@@ -84,8 +84,8 @@ TEST_F(HostileBulk, DataInCrumbsIsTaken) {
     EXPECT_TRUE(client_->alive());
 }
 
-// One name for two transfers: whose data would it be?
-TEST_F(HostileBulk, TheSameTransferTwiceIsRefused) {
+// With one name for two transfers the data's destination would be ambiguous.
+TEST_F(HostileBulk, RepeatedTransferNumberIsRefused) {
     const CUstream other = client_->make_stream();
     upload(1, kMiB, stream_);
     const auto second = upload(1, kMiB, other);
@@ -94,7 +94,7 @@ TEST_F(HostileBulk, TheSameTransferTwiceIsRefused) {
     EXPECT_NE(client_->result_of(second).value_or(1), CUDA_SUCCESS);
     client_->send_bulk(1, pull.offset, pull.bytes);
     EXPECT_TRUE(client_->alive());
-    // The name is free again when its transfer is over.
+    // The name may be used again when its transfer is complete.
     EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(stream_), CUDA_SUCCESS);
     const auto third = upload(1, kMiB, other);
     ASSERT_TRUE(client_->wait_for_pull(1, pull));
@@ -102,8 +102,8 @@ TEST_F(HostileBulk, TheSameTransferTwiceIsRefused) {
     EXPECT_EQ(client_->result_of(third), CUDA_SUCCESS);
 }
 
-// A transfer that never comes holds up its stream and nothing else, and the session can be ended all the same.
-TEST_F(HostileBulk, DataThatNeverComesHoldsOnlyItsStream) {
+// A transfer whose data never arrives blocks only its stream, and the session can still be ended.
+TEST_F(HostileBulk, MissingDataBlocksOnlyItsStream) {
     upload(1, 64 * kMiB, stream_);
     const CUstream other = client_->make_stream();
     EXPECT_EQ(client_->call<calls::cuMemsetD8Async>(slab_, static_cast<unsigned char>(1), std::size_t{16}, other),
@@ -114,7 +114,7 @@ TEST_F(HostileBulk, DataThatNeverComesHoldsOnlyItsStream) {
     EXPECT_TRUE(is_gone(*daemon_, client_->session()));
 }
 
-TEST_F(HostileBulk, AnOrderlyStopEndsASessionThatWaitsForData) {
+TEST_F(HostileBulk, OrderlyStopEndsASessionThatWaitsForData) {
     upload(1, 64 * kMiB, stream_);
     bystander_survives_ = false;
     daemon_->signal(SIGTERM);
@@ -122,9 +122,9 @@ TEST_F(HostileBulk, AnOrderlyStopEndsASessionThatWaitsForData) {
     EXPECT_EQ(daemon_->wait_for_end(milliseconds(5000)), 0);
 }
 
-// Far more than fits between here and there is asked for and not read: the worker keeps what its limits allow, others
-// do not notice, and the session ends when its connection does.
-TEST_F(HostileBulk, DataThatIsNeverReadDoesNotMakeTheWorkerGrow) {
+// The client asks for far more data than the connection buffers and never reads it. The worker's memory stays within
+// its limits, other sessions are not affected, and the session ends with its connection.
+TEST_F(HostileBulk, UnreadDataDoesNotGrowTheWorker) {
     client_->flags = 0;
     client_->stop_acknowledging();
     for (std::uint64_t transfer = 1; transfer <= 64; ++transfer) {
@@ -143,7 +143,7 @@ TEST_F(HostileBulk, DataThatIsNeverReadDoesNotMakeTheWorkerGrow) {
 }
 
 // The same while the daemon is told to stop: a dispatcher that waits for room must not keep the worker alive.
-TEST_F(HostileBulk, AnOrderlyStopEndsASessionThatNeverReads) {
+TEST_F(HostileBulk, OrderlyStopEndsASessionThatNeverReads) {
     client_->flags = codec::kReplyWanted;
     client_->stop_acknowledging();
     for (std::uint64_t transfer = 1; transfer <= 64; ++transfer) {
@@ -157,12 +157,12 @@ TEST_F(HostileBulk, AnOrderlyStopEndsASessionThatNeverReads) {
     EXPECT_FALSE(process_exists(static_cast<pid_t>(client_->session().worker_process_id)));
 }
 
-// Replies that are never read: the worker stops taking commands, and goes when the connection does.
-TEST_F(HostileBulk, RepliesThatAreNeverReadStopTheSessionAndNothingElse) {
+// The client never reads its replies. The worker stops accepting its commands, and ends with the connection.
+TEST_F(HostileBulk, UnreadRepliesThrottleOnlyTheirSession) {
     client_->stop_acknowledging();
     std::size_t free_bytes = 0, total_bytes = 0;
     bool taken = true;
-    for (int i = 0; i < 4'000'000 && taken; ++i) {  // whose replies are more than the worker keeps
+    for (int i = 0; i < 4'000'000 && taken; ++i) {  // until the replies exceed what the worker retains
         client_->add<calls::cuMemGetInfo_v2>(&free_bytes, &total_bytes);
         if (i % 10'000 == 0) {
             taken = client_->flush(milliseconds(1500));

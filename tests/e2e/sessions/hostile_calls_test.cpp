@@ -1,5 +1,5 @@
-// Commands that are well formed and wrong: unknown calls, handles that are none, nothing, noise, addresses and sizes
-// that cannot be. Each gets its error, the session goes on (or ends by a rule), and no worker crashes.
+// Commands that are well formed but wrong: unknown calls, invalid handles, null or random arguments, impossible
+// addresses and sizes. Each returns an error; the session continues (or a rule ends it), and no worker crashes.
 
 #include <random>
 
@@ -10,7 +10,7 @@ namespace {
 
 class HostileCalls : public HostileTest {
   protected:
-    // All of a kind's wrong handles: one never made, noise, and living handles of other kinds.
+    // Invalid handles of a kind: one never created, random numbers, and live handles of other kinds.
     std::vector<std::uint64_t> wrong_handles(codec::HandleKind kind) {
         std::vector<std::uint64_t> wrong = {
             codec::make_handle(kind, 9999),      codec::make_handle(kind, 3, true), 0xdeadbeefdeadbeef, 0x10, ~0ull,
@@ -35,13 +35,13 @@ class HostileCalls : public HostileTest {
     }
 };
 
-TEST_F(HostileCalls, UnknownOpcodesAreRefusedAndTheSessionGoesOn) {
+TEST_F(HostileCalls, UnknownOpcodesAreRefusedAndTheSessionContinues) {
     for (const int opcode : {0, 900, 1023, 1024, 0x7fff, 0xF07F, 0xF080, 0xFFFF}) {
         const auto number = client_->add_record(static_cast<std::uint16_t>(opcode), std::vector<std::byte>(64));
         client_->flush();
         EXPECT_EQ(client_->result_of(number), CUDA_ERROR_NOT_SUPPORTED) << opcode;
     }
-    // Calls of the table that never travel are as unknown.
+    // Calls of the table that the client never sends are unknown to the worker as well.
     const auto number = client_->add_record(calls::cuMemcpy::kOpcode, std::vector<std::byte>(64));
     client_->flush();
     EXPECT_EQ(client_->result_of(number), CUDA_ERROR_NOT_SUPPORTED);
@@ -80,7 +80,7 @@ TEST_F(HostileCalls, WrongEventsAreRefused) {
     }
 }
 
-TEST_F(HostileCalls, WrongCodeIsRefused) {
+TEST_F(HostileCalls, WrongCodeHandlesAreRefused) {
     ParameterLayout layout{};
     unsigned count = 0;
     int value = 0;
@@ -135,7 +135,7 @@ TEST_F(HostileCalls, OtherWrongHandlesAreRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
-// Memory handles are the driver's own numbers: what is not one of this session's never reaches it.
+// A memory handle is the driver's own number; one that does not belong to this session must not reach the driver.
 TEST_F(HostileCalls, WrongMemoryHandlesAreRefused) {
     const CUdeviceptr slab = client_->make_slab(2u << 20);
     for (const CUmemGenericAllocationHandle handle : {0ull, 1ull, 0x10ull, 0x7fff12345670ull, ~0ull}) {
@@ -148,13 +148,13 @@ TEST_F(HostileCalls, WrongMemoryHandlesAreRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
-// Objects that were destroyed are gone at once, also while work still uses them.
+// A destroyed object's handle is invalid at once, even while work still uses the object.
 TEST_F(HostileCalls, UseAfterDestroyIsRefused) {
     const CUdeviceptr slab = client_->make_slab(4u << 20);
     const CUstream blocked = client_->make_stream();
     const CUevent event = client_->make_event();
     client_->flags = 0;
-    // The stream waits for data that never comes; everything behind is held.
+    // The stream waits for data that never arrives, so everything behind it is held.
     client_->add<calls::gpCopyToDevice>(slab, std::size_t{2u << 20}, std::uint64_t{77}, std::uint64_t{0},
                                         static_cast<const unsigned char*>(nullptr), std::size_t{0}, blocked);
     client_->add<calls::cuEventRecord>(event, blocked);
@@ -175,8 +175,8 @@ TEST_F(HostileCalls, UseAfterDestroyIsRefused) {
     EXPECT_EQ(client_->call<calls::gpContextSynchronize>(context_), CUDA_SUCCESS);
 }
 
-// A context that ends with work held in it and objects of it in use elsewhere.
-TEST_F(HostileCalls, AContextThatEndsInTheMiddleTakesItsObjectsAlong) {
+// A context is destroyed while work is held in it and its objects are used elsewhere.
+TEST_F(HostileCalls, DestroyedContextDestroysItsObjects) {
     const CUcontext second = client_->make_another_context();
     ASSERT_NE(second, nullptr);
     const CUdeviceptr slab = client_->make_slab(4u << 20);
@@ -204,7 +204,7 @@ TEST_F(HostileCalls, AContextThatEndsInTheMiddleTakesItsObjectsAlong) {
     ASSERT_TRUE(client_->wait_for_pull(1, pull));
     client_->send_bulk(1, pull.offset, pull.bytes);
     EXPECT_EQ(client_->result_of(end), CUDA_SUCCESS);
-    // Whoever waited for the context's stream is told that it has ended, not left waiting.
+    // A wait for a stream of the context ends with the context.
     EXPECT_TRUE(client_->result_of(waiting).has_value());
     ASSERT_TRUE(client_->wait_for_pull(2, pull));
     client_->send_bulk(2, pull.offset, pull.bytes);
@@ -213,8 +213,8 @@ TEST_F(HostileCalls, AContextThatEndsInTheMiddleTakesItsObjectsAlong) {
     EXPECT_TRUE(client_->alive());
 }
 
-// A stream of another context that had joined a capture works as before when the capture's context has ended.
-TEST_F(HostileCalls, AContextThatEndsInACaptureLetsItsStreamsGo) {
+// A stream of another context joined a capture. It works as before once the capture's context has been destroyed.
+TEST_F(HostileCalls, ContextDestroyedInACaptureReleasesJoinedStreams) {
     const CUcontext second = client_->make_another_context();
     ASSERT_NE(second, nullptr);
     const CUdeviceptr slab = client_->make_slab(4u << 20);
@@ -235,8 +235,8 @@ TEST_F(HostileCalls, AContextThatEndsInACaptureLetsItsStreamsGo) {
     EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(joined), CUDA_SUCCESS);
 }
 
-// What comes behind a context's end is refused as soon as it comes, whatever the end waits for.
-TEST_F(HostileCalls, AContextThatEndsTakesNoMoreWork) {
+// Work sent behind a context's destruction is refused on arrival, even while the destruction waits.
+TEST_F(HostileCalls, ContextBeingDestroyedAcceptsNoWork) {
     const CUcontext second = client_->make_another_context();
     ASSERT_NE(second, nullptr);
     const CUdeviceptr slab = client_->make_slab(4u << 20);
@@ -258,14 +258,15 @@ TEST_F(HostileCalls, AContextThatEndsTakesNoMoreWork) {
     codec::PullNotice pull{};
     ASSERT_TRUE(client_->wait_for_pull(1, pull));
     client_->send_bulk(1, pull.offset, pull.bytes);
-    EXPECT_EQ(client_->result_of(before), CUDA_SUCCESS) << "what came before has its turn";
+    EXPECT_EQ(client_->result_of(before), CUDA_SUCCESS) << "earlier work is still executed";
     EXPECT_EQ(client_->result_of(end), CUDA_SUCCESS);
     client_->context = codec::to_wire(context_);
     EXPECT_TRUE(client_->alive());
 }
 
-// A handle says its kind, so an object of one kind cannot be given the name of another; and no name is given twice.
-TEST_F(HostileCalls, NamesOfTheWrongKindAreNotGiven) {
+// A handle contains its kind, so a name of one kind cannot be given to an object of another, and no name is given
+// twice.
+TEST_F(HostileCalls, NamesOfTheWrongKindAreRefused) {
     CUDA_ARRAY_DESCRIPTOR descriptor{16, 0, CU_AD_FORMAT_FLOAT, 1};
     CUmemPoolProps properties{};
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -288,10 +289,10 @@ TEST_F(HostileCalls, NamesOfTheWrongKindAreNotGiven) {
     EXPECT_NE(client_->call<calls::cuEventCreate>(&twice, 0u).value_or(1), CUDA_SUCCESS);
 }
 
-// Every call with nothing in it: NULL for every pointer, zero for every value.
-TEST_F(HostileCalls, EveryCallWithNothingIsAnsweredOrRefused) {
+// Every call with NULL for every pointer and zero for every value.
+TEST_F(HostileCalls, EveryCallWithNullArgumentsIsAnsweredOrRefused) {
     const std::vector<std::byte> nothing(2048);
-    bool stream_waits = false;  // for a function that never returns
+    bool stream_waits = false;  // set for a host function that never returns
     const auto attempt = [&](int opcode) {
         if (!client_->alive() || std::exchange(stream_waits, opcode == calls::gpHostFunction::kOpcode)) {
             client_ = std::make_unique<HostileClient>(*daemon_);
@@ -309,8 +310,8 @@ TEST_F(HostileCalls, EveryCallWithNothingIsAnsweredOrRefused) {
     }
 }
 
-// The same with noise, small numbers and living handles in every place.
-TEST_F(HostileCalls, EveryCallWithNoiseIsAnsweredOrRefused) {
+// Every call with random bytes, small numbers and live handles in every place.
+TEST_F(HostileCalls, EveryCallWithRandomArgumentsIsAnsweredOrRefused) {
     std::mt19937_64 random(42);
     std::vector<std::uint64_t> words(256);
     int ended = 0;
@@ -339,7 +340,7 @@ TEST_F(HostileCalls, EveryCallWithNoiseIsAnsweredOrRefused) {
     std::printf("%d sessions were ended by noise\n", ended);
 }
 
-TEST_F(HostileCalls, MemoryOutsideTheWindowOrOfAbsurdSizeIsRefused) {
+TEST_F(HostileCalls, SlabsOutsideTheWindowOrTooLargeAreRefused) {
     constexpr std::uint64_t kMiB = 1u << 20, kBase = HostileClient::kWindowBase,
                             kEnd = kBase + HostileClient::kWindowBytes;
     const CUdeviceptr slab = client_->make_slab(4 * kMiB);
@@ -358,13 +359,13 @@ TEST_F(HostileCalls, MemoryOutsideTheWindowOrOfAbsurdSizeIsRefused) {
     EXPECT_EQ(create(kBase + 64 * kMiB + 512, 2 * kMiB), CUDA_ERROR_INVALID_VALUE);
     EXPECT_NE(create(kBase + 64 * kMiB, 2 * kMiB, 77), CUDA_SUCCESS);
     EXPECT_NE(create(kBase + 64 * kMiB, 2 * kMiB, -1), CUDA_SUCCESS);
-    // Overlaps: the same, its middle, across its end, around it.
+    // Overlapping slabs: the same one, its middle, across its end, around it.
     EXPECT_EQ(create(slab, 4 * kMiB), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(create(slab + 2 * kMiB, 2 * kMiB), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(create(slab + 2 * kMiB, 8 * kMiB), CUDA_ERROR_INVALID_VALUE);
     // Within the window, but more than the device has.
     EXPECT_EQ(create(kBase + (4ull << 30), 60ull << 30), CUDA_ERROR_OUT_OF_MEMORY);
-    // The same beforehand: it is said to nobody else.
+    // The same for slabs prepared in advance, whose result arrives only as a notice.
     const auto prepare = [&](std::uint64_t address, std::uint64_t bytes, int device = 0) {
         EXPECT_EQ(client_->call<calls::gpSlabPrepare>(device, address, bytes), CUDA_SUCCESS);
         return client_->prepared().empty() ? -1 : client_->prepared().back().result;
@@ -376,9 +377,9 @@ TEST_F(HostileCalls, MemoryOutsideTheWindowOrOfAbsurdSizeIsRefused) {
     EXPECT_EQ(prepare(kBase + 64 * kMiB, 2 * kMiB), CUDA_SUCCESS);
     EXPECT_EQ(client_->prepared().back().address, kBase + 64 * kMiB);
     EXPECT_EQ(client_->prepared().size(), 5u);
-    EXPECT_EQ(create(kBase + 64 * kMiB, 2 * kMiB), CUDA_ERROR_INVALID_VALUE) << "it is there";
+    EXPECT_EQ(create(kBase + 64 * kMiB, 2 * kMiB), CUDA_ERROR_INVALID_VALUE) << "the slab exists";
     EXPECT_EQ(client_->call<calls::gpSlabDestroy>(kBase + 64 * kMiB, std::size_t{2 * kMiB}), CUDA_SUCCESS);
-    // Ends that are not a slab's.
+    // Ranges that are not exactly a slab's.
     EXPECT_EQ(client_->call<calls::gpSlabDestroy>(slab, std::size_t{2 * kMiB}), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(client_->call<calls::gpSlabDestroy>(slab + 2 * kMiB, std::size_t{2 * kMiB}), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(client_->call<calls::gpSlabDestroy>(slab, std::size_t{4 * kMiB}), CUDA_SUCCESS);
@@ -389,8 +390,8 @@ TEST_F(HostileCalls, MemoryOutsideTheWindowOrOfAbsurdSizeIsRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
-// Who only looks at events, and never waits, is to hear of what failed before them.
-TEST_F(HostileCalls, AWatchedEventHidesNoFailure) {
+// A client that only polls events and never waits must still learn of failures before them.
+TEST_F(HostileCalls, WatchedEventReportsEarlierFailures) {
     const CUstream stream = client_->make_stream();
     const CUevent event = client_->make_event();
     const auto watched = [&](std::uint64_t record) {
@@ -408,18 +409,18 @@ TEST_F(HostileCalls, AWatchedEventHidesNoFailure) {
         }
         return client_->ended_events().empty() ? -1 : client_->ended_events().back().result;
     };
-    for (const std::uint64_t first : {1u, 4u}) {  // by a call of its own, and with the record
+    for (const std::uint64_t first : {1u, 4u}) {  // watched by a call of its own, and together with the record
         EXPECT_EQ(watched(first), CUDA_SUCCESS);
         client_->flags = 0;
         client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0x1000}, static_cast<unsigned char>(1), std::size_t{16},
                                              stream);
-        EXPECT_EQ(watched(first + 1), CUDA_ERROR_NOT_READY) << "so that the client asks";
+        EXPECT_EQ(watched(first + 1), CUDA_ERROR_NOT_READY) << "makes the client query the worker";
         const std::uint64_t number = client_->add<calls::cuEventQuery>(event);
         client_->flush();
         const auto asked = client_->answer_to(number);
         ASSERT_TRUE(asked.has_value());
-        EXPECT_EQ(asked->header.deferred, CUDA_ERROR_INVALID_VALUE) << "what it then hears";
-        EXPECT_EQ(watched(first + 2), CUDA_SUCCESS) << "once";
+        EXPECT_EQ(asked->header.deferred, CUDA_ERROR_INVALID_VALUE) << "the query returns the failure";
+        EXPECT_EQ(watched(first + 2), CUDA_SUCCESS) << "a failure is reported once";
     }
     EXPECT_EQ(client_->deferred_errors(), 2u);
     client_->flags = 0;
@@ -429,13 +430,12 @@ TEST_F(HostileCalls, AWatchedEventHidesNoFailure) {
     for (int i = 0; i < 100 && client_->ended_events().size() < 7; ++i) {
         client_->read_for(milliseconds(50));
     }
-    ASSERT_EQ(client_->ended_events().size(), 7u)
-        << "who was to be told is, of a record that could not be made as well";
+    ASSERT_EQ(client_->ended_events().size(), 7u) << "a failed record must also be reported";
     EXPECT_NE(client_->ended_events().back().result, CUDA_SUCCESS);
 }
 
-// A wait tells of what it was for, not of what its thread has current.
-TEST_F(HostileCalls, AWaitForAnotherContextTellsOfItsFailures) {
+// A wait reports failures of the context that it waits for, not of the thread's current context.
+TEST_F(HostileCalls, WaitForAnotherContextReportsItsFailures) {
     const std::uint64_t first = client_->context;
     const CUcontext another = client_->make_another_context();
     ASSERT_NE(another, nullptr);
@@ -453,41 +453,43 @@ TEST_F(HostileCalls, AWaitForAnotherContextTellsOfItsFailures) {
     };
     EXPECT_EQ(waited_for(codec::from_wire<CUcontext>(first)).deferred, CUDA_SUCCESS);
     EXPECT_EQ(client_->call<calls::gpContextWait>(codec::from_wire<CUcontext>(first)), CUDA_SUCCESS);
-    EXPECT_EQ(client_->call<calls::gpContextWait>(another), CUDA_ERROR_NOT_READY) << "without being told";
-    const codec::ReplyHeader told = waited_for(another);
-    EXPECT_EQ(told.deferred, CUDA_ERROR_INVALID_VALUE);
-    EXPECT_EQ(told.other_context, 1u) << "so that the client does not take it for the current one's";
-    EXPECT_EQ(waited_for(another).deferred, CUDA_SUCCESS) << "once";
+    EXPECT_EQ(client_->call<calls::gpContextWait>(another), CUDA_ERROR_NOT_READY) << "gpContextWait returns no failure";
+    const codec::ReplyHeader reported = waited_for(another);
+    EXPECT_EQ(reported.deferred, CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(reported.other_context, 1u) << "it is not the current context's";
+    EXPECT_EQ(waited_for(another).deferred, CUDA_SUCCESS) << "a failure is reported once";
     EXPECT_EQ(client_->call<calls::gpContextWait>(another), CUDA_SUCCESS);
 }
 
-// The client takes a wait for the legacy stream as one for all: it tells of streams that have ended, too.
-TEST_F(HostileCalls, AWaitForTheLegacyStreamTellsOfAnEndedStreamsFailure) {
+// The client treats a wait for the legacy stream as one for all streams, so it must report failures of destroyed
+// streams as well.
+TEST_F(HostileCalls, WaitForTheLegacyStreamReportsADestroyedStreamsFailure) {
     const CUstream stream = client_->make_stream();
     client_->flags = 0;
     client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0x1000}, static_cast<unsigned char>(1), std::size_t{16}, stream);
     client_->add<calls::cuStreamDestroy_v2>(stream);
     client_->flags = codec::kReplyWanted;
-    int told = CUDA_SUCCESS;
-    for (int i = 0; i < 100 && told == CUDA_SUCCESS; ++i) {  // it ends a little later
+    int reported = CUDA_SUCCESS;
+    for (int i = 0; i < 100 && reported == CUDA_SUCCESS; ++i) {  // the stream ends asynchronously
         const std::uint64_t number = client_->add<calls::cuStreamSynchronize>(static_cast<CUstream>(nullptr));
         client_->flush();
         const auto answer = client_->answer_to(number);
         ASSERT_TRUE(answer.has_value());
-        told = answer->header.deferred;
+        reported = answer->header.deferred;
     }
-    EXPECT_EQ(told, CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(reported, CUDA_ERROR_INVALID_VALUE);
 }
 
-// A wait for an event whose stream is gone hears of that, and not of others', who are waited for by others.
-TEST_F(HostileCalls, AWaitForAnEventOfAStreamThatIsGoneLeavesOthersTheirFailures) {
+// A wait for an event whose stream is destroyed reports that stream's failures only. Those of other streams are left to
+// the waits for them.
+TEST_F(HostileCalls, WaitForAnEventOfADestroyedStreamLeavesOtherFailures) {
     const CUstream gone = client_->make_stream(), failing = client_->make_stream();
     const CUevent event = client_->make_event();
     client_->flags = 0;
     client_->add<calls::cuEventRecord>(event, gone);
     client_->flags = codec::kReplyWanted;
     EXPECT_EQ(client_->call<calls::cuStreamDestroy_v2>(gone), CUDA_SUCCESS);
-    EXPECT_EQ(client_->call<calls::gpContextSynchronize>(context_), CUDA_SUCCESS);  // it has ended by then
+    EXPECT_EQ(client_->call<calls::gpContextSynchronize>(context_), CUDA_SUCCESS);  // the stream has ended by now
     client_->flags = 0;
     client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0x1000}, static_cast<unsigned char>(1), std::size_t{16}, failing);
     client_->flags = codec::kReplyWanted;
@@ -500,8 +502,8 @@ TEST_F(HostileCalls, AWaitForAnEventOfAStreamThatIsGoneLeavesOthersTheirFailures
     EXPECT_EQ(deferred(client_->add<calls::cuStreamSynchronize>(failing)), CUDA_ERROR_INVALID_VALUE);
 }
 
-// What failed is said of the context that it failed in, whatever its thread has current.
-TEST_F(HostileCalls, AFailureIsSaidOfTheContextOfItsStream) {
+// A failure belongs to the context of its stream, whatever the sending thread's current context is.
+TEST_F(HostileCalls, FailureIsReportedForTheContextOfItsStream) {
     const std::uint64_t first = client_->context;
     const CUcontext another = client_->make_another_context();
     ASSERT_NE(another, nullptr);
@@ -516,10 +518,10 @@ TEST_F(HostileCalls, AFailureIsSaidOfTheContextOfItsStream) {
     EXPECT_EQ(client_->errors().front().context, codec::to_wire(another));
 }
 
-// The same of streams; and who asks again before it was told is told once.
-TEST_F(HostileCalls, AWatchedStreamHidesNoFailure) {
+// The same for streams. Repeated watches before the notice give one notice.
+TEST_F(HostileCalls, WatchedStreamReportsEarlierFailures) {
     const CUstream stream = client_->make_stream();
-    const auto told = [&](std::size_t count) {
+    const auto reported = [&](std::size_t count) {
         client_->flags = codec::kReplyWanted;
         for (int i = 0; i < 100 && client_->ended_streams().size() < count; ++i) {
             EXPECT_TRUE(client_->alive());
@@ -532,18 +534,18 @@ TEST_F(HostileCalls, AWatchedStreamHidesNoFailure) {
     };
     client_->flags = 0;
     client_->add<calls::gpStreamWatch>(stream);
-    EXPECT_EQ(told(1), CUDA_SUCCESS);
+    EXPECT_EQ(reported(1), CUDA_SUCCESS);
     EXPECT_EQ(client_->ended_streams().back().stream, codec::to_wire(stream));
     client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0x1000}, static_cast<unsigned char>(1), std::size_t{16}, stream);
     client_->add<calls::gpStreamWatch>(stream);
-    EXPECT_EQ(told(2), CUDA_ERROR_NOT_READY) << "so that the client asks";
+    EXPECT_EQ(reported(2), CUDA_ERROR_NOT_READY) << "makes the client query the worker";
     constexpr std::uint64_t kTicket = 1;
     client_->add<calls::gpHostFunction>(kTicket, stream);
     for (int i = 0; i < 1000; ++i) {
         client_->add<calls::gpStreamWatch>(stream);
     }
     client_->add<calls::gpHostFunctionDone>(kTicket);
-    EXPECT_EQ(told(3), CUDA_ERROR_NOT_READY) << "what failed was not told yet";
+    EXPECT_EQ(reported(3), CUDA_ERROR_NOT_READY) << "the failure was not reported yet";
 }
 
 TEST_F(HostileCalls, CopiesBeyondMemoryAreRefused) {
@@ -567,7 +569,7 @@ TEST_F(HostileCalls, CopiesBeyondMemoryAreRefused) {
     gone(slab + (2u << 20));
     gone(HostileClient::kWindowBase + HostileClient::kWindowBytes - 1);
     gone(~0ull - 8);
-    // What the worker itself has in memory is not the client's to read.
+    // Addresses of the worker's own memory must not be readable.
     gone(reinterpret_cast<CUdeviceptr>(&byte));
     EXPECT_NE(client_->call<calls::gpCopyFromDevice>(slab, std::size_t{4u << 20}, std::uint64_t{6}, stream)
                   .value_or(CUDA_SUCCESS),

@@ -89,7 +89,7 @@ void HostileClient::greet(const std::string& name) {
 }
 
 bool HostileClient::send_bytes(std::span<const std::byte> bytes, milliseconds timeout) {
-    if (connection_->can_give()) {  // no socket that bytes go through
+    if (connection_->can_give()) {  // the socket of a shared memory connection carries no data
         const transport::ConstBuffer buffers[] = {bytes};
         connection_->set_send_timeout(timeout);
         return connection_->send(buffers).ok();
@@ -236,7 +236,8 @@ bool HostileClient::read_frame(milliseconds timeout) {
     }
     connection_->set_receive_deadline(transport::Clock::now() + timeout);
     std::array<std::byte, wire::kHeaderBytes> bytes;
-    // A deadline that passes within a frame would lose the place; frames come whole, so only between two it may.
+    // A timeout inside a frame would lose the position in the stream. Frames arrive whole, so a timeout between two is
+    // safe.
     auto received = transport::receive_exactly(*connection_, bytes);
     if (!received) {
         over_ = over_ || received.error().code != ErrorCode::timed_out;

@@ -1,8 +1,7 @@
-// A client written by hand: it knows the protocol, speaks it with the project's own libraries, and keeps no rule that a
-// test does not want kept.
+// A client under the test's full control: it speaks the protocol with the project's own libraries, and violates any
+// rule that the test wants violated.
 //
-// Ownership: owns its connection. Threads: one. Errors: what a test needs to know is returned; what cannot go wrong
-// here throws.
+// Ownership: owns its connection. Threads: one. Errors: those that a test may expect are returned; others throw.
 #pragma once
 
 #include <map>
@@ -27,24 +26,24 @@ class HostileClient {
     static constexpr std::uint64_t kWindowBase = 0x7e8000000000, kWindowBytes = 1ull << 36;
 
     explicit HostileClient(const Daemon& daemon, const std::string& name = "hostile");
-    // Over a connection that is there already.
+    // Over an existing connection.
     HostileClient(const Daemon& daemon, const std::string& name, std::unique_ptr<transport::Connection> connection);
     ~HostileClient();
     HostileClient(const HostileClient&) = delete;
 
-    // ---- bytes and frames; false when the server does not take them within `timeout`
+    // ---- bytes and frames; false when the server does not accept them within `timeout`
 
     bool send_bytes(std::span<const std::byte> bytes, milliseconds timeout = milliseconds(10000));
     bool send_frame(wire::FrameType type, std::span<const std::byte> payload,
                     milliseconds timeout = milliseconds(10000));
-    // The next frame's header, right in every field, for a test to spoil.
+    // A valid header of the next frame, which a test may then corrupt.
     wire::FrameHeader next_header(wire::FrameType type, std::span<const std::byte> payload);
     bool send_header(const wire::FrameHeader& header, std::span<const std::byte> payload);
     bool send_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes);
 
     // ---- commands
 
-    // Takes the call into the frame that flush() sends; gives its number.
+    // Appends the call to the frame that flush() sends; returns its number.
     template <class Call, class... Given>
     std::uint64_t add(Given... given) {
         return add_arguments<Call>(codec::Indices<Call>{}, given...);
@@ -61,40 +60,40 @@ class HostileClient {
     }
     std::optional<Answer> answer_to(std::uint64_t number, milliseconds timeout = kTimeout);
     std::optional<int> result_of(std::uint64_t number, milliseconds timeout = kTimeout);
-    // A call that any session can make: does this one still answer?
+    // Makes a call that any session may make; true when it is answered.
     bool alive();
 
-    // ---- what a session needs
+    // ---- setup
 
     template <class Handle>
     Handle mint() {
         return codec::from_wire<Handle>(codec::make_handle(codec::handle_kind_of<Handle>, next_serial_++));
     }
-    CUcontext make_context();          // primary, and current for what follows
+    CUcontext make_context();          // the primary context, current for the calls that follow
     CUcontext make_another_context();  // null where the call failed
     CUstream make_stream();
     CUevent make_event();
     CUdeviceptr make_slab(std::uint64_t bytes);
 
-    // ---- what the server does
+    // ---- the server's behaviour
 
-    // Reads until the server hangs up.
+    // Reads until the server closes the connection.
     bool ended(milliseconds timeout = milliseconds(5000));
-    // Reads for so long, keeping what comes.
+    // Reads for `timeout` and keeps what arrives.
     void read_for(milliseconds timeout);
     bool wait_for_pull(std::uint64_t transfer, codec::PullNotice& pull);
-    // The transfers of which it has said that what was sent ahead is taken.
+    // The transfers whose data sent ahead the worker has reported as taken.
     [[nodiscard]] const std::vector<std::uint64_t>& ahead_taken() const { return ahead_taken_; }
-    // What the worker has said of slabs that were asked for beforehand.
+    // The worker's notices about slabs prepared in advance.
     [[nodiscard]] const std::vector<codec::SlabPreparedNotice>& prepared() const { return prepared_; }
     [[nodiscard]] cli::SessionStatus session() const { return session_; }
-    // Out of its Welcome.
+    // From the Welcome.
     [[nodiscard]] const std::string& session_id() const { return session_id_; }
     [[nodiscard]] const std::vector<std::byte>& session_token() const { return session_token_; }
     [[nodiscard]] std::uint64_t bulk_bytes() const { return bulk_bytes_; }
     [[nodiscard]] std::size_t deferred_errors() const { return deferred_errors_.size(); }
     [[nodiscard]] std::vector<codec::DeferredErrorNotice> errors() const { return deferred_errors_; }
-    // What was told of watched events.
+    // The notices about watched events.
     [[nodiscard]] const std::vector<codec::EventCompleteNotice>& ended_events() const { return ended_events_; }
     [[nodiscard]] const std::vector<codec::StreamCompleteNotice>& ended_streams() const { return ended_streams_; }
     [[nodiscard]] std::uint64_t worker_resident_bytes() const;
@@ -106,14 +105,14 @@ class HostileClient {
     std::uint16_t flags = codec::kReplyWanted;
     std::uint64_t context = 0;
     std::uint32_t thread = 0;
-    std::optional<std::uint64_t> next_number;  // overrides the next command's
+    std::optional<std::uint64_t> next_number;  // overrides the number of the next command
 
   private:
     template <class Call, int... Index>
     std::uint64_t add_arguments(std::integer_sequence<int, Index...>, calls::ArgumentOf<Call, Index>... arguments) {
         const void* const addresses[] = {static_cast<const void*>(&arguments)..., nullptr};
         const std::size_t bytes = codec::command_bytes<Call>(addresses);
-        std::vector<std::byte> body(bytes + 1);  // never empty: gcc 12 warns of writing into nothing
+        std::vector<std::byte> body(bytes + 1);  // not empty, because gcc 12 warns of writes into an empty one
         codec::Writer out(body.data());
         codec::write_command<Call>(out, addresses);
         body.resize(bytes);
@@ -140,8 +139,8 @@ class HostileClient {
     std::vector<codec::StreamCompleteNotice> ended_streams_;
 };
 
-// A hostile client beside the bystander, with a context; whatever it does, its worker says why it ends, and stays
-// small.
+// A hostile client beside the bystander, with a context. Whatever it does, its worker logs why it ends, and its memory
+// stays bounded.
 class HostileTest : public SessionTest {
   protected:
     void SetUp() override {
@@ -151,7 +150,7 @@ class HostileTest : public SessionTest {
         before_ = client_->worker_resident_bytes();
     }
     void TearDown() override {
-        // Whatever ended a session was said in words; a worker that died of a signal says nothing.
+        // Every session ended with a logged reason; a worker that died of a signal would log none.
         EXPECT_EQ(daemon_->log().find("signal"), std::string::npos);
         client_.reset();
         SessionTest::TearDown();

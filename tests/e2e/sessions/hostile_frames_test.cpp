@@ -1,4 +1,5 @@
-// Bytes, frames and records that no client of ours sends: the session ends with a reason in the log, and no other does.
+// Bytes, frames and records that no real client sends. The session ends with a reason in the log; other sessions
+// continue.
 
 #include <random>
 #include <thread>
@@ -25,7 +26,7 @@ class HostileFrames : public SessionTest {
         EXPECT_TRUE(client_->ended());
         EXPECT_TRUE(is_gone(*daemon_, client_->session()));
     }
-    // A record with a header of the test's making.
+    // Sends a record whose header is the test's.
     void send_record(const codec::CommandHeader& header, std::size_t body_bytes = 0) {
         std::vector<std::byte> payload(sizeof header + body_bytes);
         std::memcpy(payload.data(), &header, sizeof header);
@@ -53,7 +54,7 @@ TEST_F(HostileFrames, GarbageEndsTheSession) {
     expect_end();
 }
 
-TEST_F(HostileFrames, AFrameThatClaims4GiBEndsTheSession) {
+TEST_F(HostileFrames, FrameThatClaims4GiBEndsTheSession) {
     auto header = client_->next_header(FrameType::commands, {});
     header.payload_bytes = 0xffffffff;
     const auto before = client_->worker_resident_bytes();
@@ -62,7 +63,7 @@ TEST_F(HostileFrames, AFrameThatClaims4GiBEndsTheSession) {
     expect_end();
 }
 
-TEST_F(HostileFrames, ADamagedPayloadEndsTheSession) {
+TEST_F(HostileFrames, DamagedPayloadEndsTheSession) {
     const std::vector<std::byte> payload(64);
     auto header = client_->next_header(FrameType::commands, payload);
     header.payload_crc ^= 1;
@@ -70,28 +71,28 @@ TEST_F(HostileFrames, ADamagedPayloadEndsTheSession) {
     expect_end();
 }
 
-TEST_F(HostileFrames, ASkippedSequenceEndsTheSession) {
+TEST_F(HostileFrames, SkippedSequenceEndsTheSession) {
     auto header = client_->next_header(FrameType::control, {});
     header.sequence += 5;
     client_->send_header(header, {});
     expect_end();
 }
 
-TEST_F(HostileFrames, AnAcknowledgementOfWhatWasNeverSentEndsTheSession) {
+TEST_F(HostileFrames, AcknowledgementOfAnUnsentFrameEndsTheSession) {
     auto header = client_->next_header(FrameType::control, {});
     header.acknowledged = 1'000'000;
     client_->send_header(header, {});
     expect_end();
 }
 
-TEST_F(HostileFrames, AHelloInTheMiddleEndsTheSession) {
+TEST_F(HostileFrames, HelloInTheSessionEndsIt) {
     client_->send_frame(FrameType::hello, std::vector<std::byte>(64));
     expect_end();
 }
 
-// Half a frame and then nothing: nobody can tell it from a slow network. It keeps nothing of others', and goes when its
-// connection does.
-TEST_F(HostileFrames, ATruncatedFrameWaitsAndEndsWithItsConnection) {
+// A partial frame and then silence: the worker cannot distinguish it from a slow network. It holds nothing of other
+// sessions, and ends with its connection.
+TEST_F(HostileFrames, TruncatedFrameWaitsAndEndsWithItsConnection) {
     const std::vector<std::byte> payload(1000);
     const auto header = client_->next_header(FrameType::commands, payload);
     client_->send_header(header, std::span(payload).first(10));
@@ -101,14 +102,14 @@ TEST_F(HostileFrames, ATruncatedFrameWaitsAndEndsWithItsConnection) {
     EXPECT_TRUE(is_gone(*daemon_, client_->session()));
 }
 
-TEST_F(HostileFrames, ATruncatedHeaderWaitsAndEndsWithItsConnection) {
+TEST_F(HostileFrames, TruncatedHeaderWaitsAndEndsWithItsConnection) {
     client_->send_bytes(std::as_bytes(std::span("GPF1", 4)));
     std::this_thread::sleep_for(milliseconds(200));
     client_->leave();
     EXPECT_TRUE(is_gone(*daemon_, client_->session()));
 }
 
-TEST_F(HostileFrames, AnOrderlyStopEndsASessionInTheMiddleOfAFrame) {
+TEST_F(HostileFrames, OrderlyStopEndsASessionInTheMiddleOfAFrame) {
     const std::vector<std::byte> payload(1000);
     client_->send_header(client_->next_header(FrameType::commands, payload), std::span(payload).first(10));
     bystander_survives_ = false;
@@ -118,43 +119,43 @@ TEST_F(HostileFrames, AnOrderlyStopEndsASessionInTheMiddleOfAFrame) {
     EXPECT_FALSE(process_exists(static_cast<pid_t>(client_->session().worker_process_id)));
 }
 
-TEST_F(HostileFrames, ARecordLargerThanItsFrameEndsTheSession) {
+TEST_F(HostileFrames, RecordLargerThanItsFrameEndsTheSession) {
     send_record(record(4096), 64);
     expect_end();
 }
 
-TEST_F(HostileFrames, ARecordSmallerThanItsHeaderEndsTheSession) {
+TEST_F(HostileFrames, RecordSmallerThanItsHeaderEndsTheSession) {
     send_record(record(8), 64);
     expect_end();
 }
 
-TEST_F(HostileFrames, ARecordOfOddSizeEndsTheSession) {
+TEST_F(HostileFrames, RecordOfOddSizeEndsTheSession) {
     send_record(record(37), 64);
     expect_end();
 }
 
-TEST_F(HostileFrames, ARecordOfNoSizeEndsTheSession) {
+TEST_F(HostileFrames, RecordOfSizeZeroEndsTheSession) {
     send_record(record(0), 64);
     expect_end();
 }
 
-TEST_F(HostileFrames, BytesBehindTheLastRecordEndTheSession) {
+TEST_F(HostileFrames, TrailingBytesEndTheSession) {
     send_record(record(sizeof(codec::CommandHeader)), 8);
     expect_end();
 }
 
-TEST_F(HostileFrames, ACommandOutOfOrderEndsTheSession) {
+TEST_F(HostileFrames, CommandOutOfOrderEndsTheSession) {
     send_record(record(sizeof(codec::CommandHeader), 40));
     expect_end();
 }
 
-TEST_F(HostileFrames, ACommandSentTwiceEndsTheSession) {
+TEST_F(HostileFrames, RepeatedCommandEndsTheSession) {
     send_record(record(sizeof(codec::CommandHeader), 1));
     expect_end();
 }
 
-// Arguments that end early: the call's, and every prefix of one with text and arrays.
-TEST_F(HostileFrames, ArgumentsThatAreCutShortEndTheSession) {
+// Truncated arguments: of a simple call, and every prefix of one with text and arrays.
+TEST_F(HostileFrames, TruncatedArgumentsEndTheSession) {
     const ImageHash hash{1, 2};
     const unsigned char data[40] = {};
     for (const std::size_t cut : {std::size_t{0}, std::size_t{8}, std::size_t{24}, std::size_t{56}}) {
@@ -176,7 +177,7 @@ TEST_F(HostileFrames, ArgumentsThatAreCutShortEndTheSession) {
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileFrames, TheReasonIsInTheLog) {
+TEST_F(HostileFrames, ReasonIsLogged) {
     send_record(record(4096), 64);
     expect_end();
     EXPECT_TRUE(eventually([&] { return daemon_->log().find("malformed command record") != std::string::npos; }));

@@ -1,5 +1,5 @@
-// Graphs by a client that keeps no rule: addresses that were not named, handles of others, counts and sizes that lie,
-// graphs within graphs without end, calls out of their order. Each is refused; no worker crashes or grows without end.
+// Graphs from a client that violates every rule: unnamed addresses, foreign handles, false counts and sizes, endless
+// nesting, calls out of order. Each is refused, no worker crashes, and memory stays bounded.
 
 #include "protocol/calls/graph_node.h"
 #include "tests/e2e/sessions/hostile_client.h"
@@ -12,7 +12,7 @@ constexpr std::size_t kMiB = 1u << 20;
 class HostileGraphs : public HostileTest {
   protected:
     void TearDown() override {
-        EXPECT_EQ(daemon_->log().find("exit code 1"), std::string::npos);  // of a sanitizer
+        EXPECT_EQ(daemon_->log().find("exit code 1"), std::string::npos);  // a sanitizer's exit code
         HostileTest::TearDown();
     }
     CUgraph make_graph() {
@@ -77,7 +77,7 @@ class HostileGraphs : public HostileTest {
         return client_->call<calls::gpGraphNodeSetParams>(executable, node, &to,
                                                           static_cast<const unsigned char*>(nullptr), std::size_t{0});
     }
-    // Makes what nobody waits for, and takes its error, which the context says once.
+    // Sends a call without waiting for its reply, then takes its error from the context, which reports it once.
     template <class Send>
     void unwaited(Send&& send) {
         const std::uint16_t flags = std::exchange(client_->flags, std::uint16_t{0});
@@ -118,8 +118,8 @@ class HostileGraphs : public HostileTest {
     }
 };
 
-// The worker's own memory, or anything else that is no name, is never what a copy reads or writes.
-TEST_F(HostileGraphs, HostMemoryThatIsNoNameIsRefused) {
+// A copy must not read or write the worker's memory, or any address that is not a name.
+TEST_F(HostileGraphs, UnnamedHostMemoryIsRefused) {
     const CUgraph graph = make_graph();
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
     const auto inside = reinterpret_cast<std::uint64_t>(&graph);
@@ -144,9 +144,9 @@ TEST_F(HostileGraphs, HostMemoryThatIsNoNameIsRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
-// A capture that is over, by the driver's word, though one of its streams was not told: a copy would begin at once,
-// from an address that is only a name.
-TEST_F(HostileGraphs, CopiesIntoACaptureThatIsOverAreRefused) {
+// The capture is over for the driver, although one of its streams was never ended by a call. A copy would then start at
+// once, from an address that is only a name.
+TEST_F(HostileGraphs, CopiesIntoAnEndedCaptureAreRefused) {
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
     const CUstream first = client_->make_stream(), second = client_->make_stream();
     const CUevent event = client_->make_event();
@@ -169,7 +169,7 @@ TEST_F(HostileGraphs, CopiesIntoACaptureThatIsOverAreRefused) {
     expect_refused("a function", client_->call<calls::gpCaptureHostFunction>(std::uint64_t{1}, second));
     CUgraph graph = nullptr;
     expect_refused("its end", client_->call<calls::gpCaptureEnd>(second, 0u, &graph));
-    EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(second), CUDA_SUCCESS) << "it is a stream like any other";
+    EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(second), CUDA_SUCCESS) << "it must be an ordinary stream again";
     EXPECT_TRUE(client_->alive());
 }
 
@@ -192,8 +192,8 @@ TEST_F(HostileGraphs, CaptureCallsOutsideOfACaptureAreRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
-// What was captured of it would use the executable's own memory, also when that is gone.
-TEST_F(HostileGraphs, AnExecutableIsNotLaunchedIntoACapture) {
+// The captured launch would use the executable's own memory, even after the executable is gone.
+TEST_F(HostileGraphs, LaunchIntoACaptureIsRefused) {
     const CUgraph graph = make_graph();
     ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
     CUgraphExec executable = nullptr;
@@ -264,7 +264,7 @@ TEST_F(HostileGraphs, WrongHandlesAreRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileGraphs, UnknownTypesAndCountsThatLieAreRefused) {
+TEST_F(HostileGraphs, UnknownTypesAndFalseCountsAreRefused) {
     const CUgraph graph = make_graph();
     for (const int type : {-1, 10, 11, 12, 14, 15, 99, 0x7fffffff}) {
         expect_refused("type", add_node(graph, typed(type), std::vector<unsigned char>(64)));
@@ -284,14 +284,14 @@ TEST_F(HostileGraphs, UnknownTypesAndCountsThatLieAreRefused) {
     GraphNode conditional = typed(CU_GRAPH_NODE_TYPE_CONDITIONAL);
     conditional.count = 1000;
     expect_refused("graphs", add_node(graph, conditional));
-    // More edges than nodes, or the other way round.
+    // Edge data without the edges.
     auto created = client_->mint<CUgraphNode>();
     const GraphNode empty = typed(CU_GRAPH_NODE_TYPE_EMPTY);
     const CUgraphEdgeData edges[2] = {};
     expect_refused("edges", client_->call<calls::gpGraphAddNode>(
                                 &created, graph, static_cast<const CUgraphNode*>(nullptr), edges, std::size_t{0},
                                 std::size_t{2}, &empty, static_cast<const unsigned char*>(nullptr), std::size_t{0}));
-    // Each by the call that is not for it.
+    // Each node type by the call for the other kind of node.
     GraphNode allocation = typed(CU_GRAPH_NODE_TYPE_MEM_ALLOC);
     allocation.bytes = 64;
     allocation.pool.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -299,7 +299,7 @@ TEST_F(HostileGraphs, UnknownTypesAndCountsThatLieAreRefused) {
     expect_refused("allocation", add_plain(graph, allocation));
     EXPECT_EQ(add_owning(graph, allocation), CUDA_SUCCESS);
     expect_refused("empty", add_owning(graph, empty));
-    // Room for an answer that no record holds.
+    // Room for an answer that is larger than any record.
     CUgraphNode node = nullptr;
     ASSERT_EQ(add_node(graph, empty, {}, &node), CUDA_SUCCESS);
     std::vector<unsigned char> room(kMiB);
@@ -309,7 +309,7 @@ TEST_F(HostileGraphs, UnknownTypesAndCountsThatLieAreRefused) {
                 client_->ended());
 }
 
-TEST_F(HostileGraphs, SizesThatCannotBeAreRefused) {
+TEST_F(HostileGraphs, ImpossibleSizesAreRefused) {
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
     for (const std::size_t bytes :
          {std::size_t{1} << 33, std::size_t{1} << 46, std::size_t{1} << 63, ~std::size_t{0}}) {
@@ -329,7 +329,7 @@ TEST_F(HostileGraphs, SizesThatCannotBeAreRefused) {
     expect_bounded(256 * kMiB);
 }
 
-TEST_F(HostileGraphs, GraphsWithinThemselvesAreRefused) {
+TEST_F(HostileGraphs, GraphsThatContainThemselvesAreRefused) {
     const CUgraph graph = make_graph();
     expect_refused("itself", add_child(graph, graph));
     CUgraphNode a = nullptr, b = nullptr;
@@ -342,7 +342,7 @@ TEST_F(HostileGraphs, GraphsWithinThemselvesAreRefused) {
     expect_refused("a circle", instantiate(graph, executable));
     ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
     expect_refused("a circle that has to be expanded", instantiate(graph, executable));
-    // A graph that holds the one that it is to be added to.
+    // A graph is added to a graph that it contains.
     const CUgraph inner = make_graph(), outer = make_graph();
     CUgraphNode node = nullptr;
     ASSERT_EQ(add_child(outer, inner, &node), CUDA_SUCCESS);
@@ -353,9 +353,9 @@ TEST_F(HostileGraphs, GraphsWithinThemselvesAreRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
-// Each graph holds the one before twice: a few calls would make a graph of any size.
-// A node's graph ends with it: its handle must not name what the driver makes there next.
-TEST_F(HostileGraphs, AGraphWithinADestroyedNodeIsForgotten) {
+// A destroyed node's child graph is destroyed with it. Its handle must not name a graph that the driver creates later
+// at the same address.
+TEST_F(HostileGraphs, ChildGraphOfADestroyedNodeIsForgotten) {
     const CUgraph inner = make_graph(), outer = make_graph();
     ASSERT_EQ(add_node(inner, typed(CU_GRAPH_NODE_TYPE_EMPTY)), CUDA_SUCCESS);
     CUgraphNode node = nullptr;
@@ -368,7 +368,8 @@ TEST_F(HostileGraphs, AGraphWithinADestroyedNodeIsForgotten) {
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileGraphs, GraphsThatDoubleAreBounded) {
+// Each graph holds the one before twice, so a few calls would make a graph of any size.
+TEST_F(HostileGraphs, ExponentialNestingIsBounded) {
     CUgraph graph = make_graph();
     ASSERT_EQ(add_node(graph, typed(CU_GRAPH_NODE_TYPE_EMPTY)), CUDA_SUCCESS);
     int doubled = 0;
@@ -389,7 +390,7 @@ TEST_F(HostileGraphs, GraphsThatDoubleAreBounded) {
     expect_bounded(4096 * kMiB);
 }
 
-TEST_F(HostileGraphs, GraphsOfAnyDepthAreRefused) {
+TEST_F(HostileGraphs, UnboundedNestingIsRefused) {
     CUgraph graph = make_graph();
     ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
     int depth = 1;
@@ -403,12 +404,12 @@ TEST_F(HostileGraphs, GraphsOfAnyDepthAreRefused) {
     EXPECT_GE(depth, 16);
     EXPECT_LT(depth, 200);
     CUgraphExec executable = nullptr;
-    EXPECT_EQ(instantiate(graph, executable), CUDA_SUCCESS) << "what was permitted works";
+    EXPECT_EQ(instantiate(graph, executable), CUDA_SUCCESS) << "permitted nesting must work";
     EXPECT_EQ(client_->call<calls::cuGraphDestroy>(graph), CUDA_SUCCESS);
 }
 
-// The same from within: a graph is added to the innermost one.
-TEST_F(HostileGraphs, GraphsOfAnyDepthAreRefusedFromWithin) {
+// The same from within: each graph is added to the innermost one.
+TEST_F(HostileGraphs, UnboundedNestingFromWithinIsRefused) {
     const CUgraph outer = make_graph(), single = make_graph();
     CUgraph innermost = outer;
     int depth = 1;
@@ -425,7 +426,7 @@ TEST_F(HostileGraphs, GraphsOfAnyDepthAreRefusedFromWithin) {
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileGraphs, DestroyedGraphsAreGone) {
+TEST_F(HostileGraphs, DestroyedGraphsAreInvalid) {
     const CUgraph graph = make_graph(), outer = make_graph();
     CUgraphNode node = nullptr, child = nullptr;
     ASSERT_EQ(add_node(graph, host_function(1), {}, &node), CUDA_SUCCESS);
@@ -451,8 +452,8 @@ TEST_F(HostileGraphs, DestroyedGraphsAreGone) {
     EXPECT_TRUE(client_->alive());
 }
 
-// One name for two executables, the second asked for before the first is there.
-TEST_F(HostileGraphs, AnExecutableIsNamedOnce) {
+// Many instantiations ask for the same name before the first is complete.
+TEST_F(HostileGraphs, ExecutablesNameIsGivenOnce) {
     const CUgraph graph = make_graph();
     ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
     auto executable = client_->mint<CUgraphExec>();
@@ -474,8 +475,8 @@ TEST_F(HostileGraphs, AnExecutableIsNamedOnce) {
     EXPECT_EQ(client_->call<calls::cuGraphExecDestroy>(executable), CUDA_SUCCESS);
 }
 
-// While a graph is instantiated on a helper thread it is destroyed, changed, and its context ended.
-TEST_F(HostileGraphs, GraphsThatEndWhileTheyAreInstantiated) {
+// A graph is changed and destroyed while a helper thread instantiates it.
+TEST_F(HostileGraphs, GraphDestroyedWhileItIsInstantiated) {
     for (int round = 0; round < 20; ++round) {
         const CUgraph graph = make_graph();
         CUgraphNode node = nullptr;
@@ -496,8 +497,8 @@ TEST_F(HostileGraphs, GraphsThatEndWhileTheyAreInstantiated) {
     EXPECT_TRUE(client_->alive());
 }
 
-// A graph's turns that the client never takes, or takes at the wrong time, or twice.
-TEST_F(HostileGraphs, TurnsThatAreNotTakenHoldNobodyElse) {
+// The client never takes a graph's client steps, or acknowledges them at the wrong time, or twice.
+TEST_F(HostileGraphs, IgnoredClientStepsBlockOnlyTheirStream) {
     const CUgraph graph = make_graph();
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
     ASSERT_EQ(add_node(graph, copy_from_host(host_memory_name(1), slab, kMiB)), CUDA_SUCCESS);
@@ -515,7 +516,7 @@ TEST_F(HostileGraphs, TurnsThatAreNotTakenHoldNobodyElse) {
     for (const std::uint64_t number : {0ull, 3ull, 77ull, ~0ull}) {
         expect_refused("done", client_->call<calls::gpHostFunctionDone>(ticket(number)));
     }
-    // The names of a graph's transfers are not the client's to give: they lead to a graph's memory.
+    // The numbers of a graph's transfers lead to the graph's memory, so a client's own copies must not use them.
     for (const std::uint64_t number : {1ull, 2ull, 3ull}) {
         expect_refused("to", client_->call<calls::gpCopyToDevice>(slab, kMiB, ticket(number), std::uint64_t{0},
                                                                   static_cast<const unsigned char*>(nullptr),
@@ -529,8 +530,8 @@ TEST_F(HostileGraphs, TurnsThatAreNotTakenHoldNobodyElse) {
     EXPECT_TRUE(is_gone(*daemon_, client_->session()));
 }
 
-// A launch that waits in its stream does what the executable was when it was launched.
-TEST_F(HostileGraphs, AnUpdateLeavesWhatWasLaunched) {
+// A launch that waits in its stream runs the executable as it was at the launch.
+TEST_F(HostileGraphs, UpdateDoesNotAffectWaitingLaunches) {
     const CUgraph graph = make_graph();
     ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
     CUgraphExec executable = nullptr;
@@ -551,8 +552,8 @@ TEST_F(HostileGraphs, AnUpdateLeavesWhatWasLaunched) {
     EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(stream), CUDA_SUCCESS);
 }
 
-// Its context ends while data for it is on its way.
-TEST_F(HostileGraphs, AContextMayEndWhileAGraphWaitsForData) {
+// A context is destroyed while its graph waits for data.
+TEST_F(HostileGraphs, ContextMayBeDestroyedWhileAGraphWaitsForData) {
     const CUcontext second = client_->make_another_context();
     ASSERT_NE(second, nullptr);
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
@@ -574,7 +575,7 @@ TEST_F(HostileGraphs, AContextMayEndWhileAGraphWaitsForData) {
     }
 }
 
-TEST_F(HostileGraphs, AnExecutableOfAnotherContext) {
+TEST_F(HostileGraphs, LaunchOfAnotherContextsExecutableIsAnswered) {
     const CUcontext second = client_->make_another_context();
     ASSERT_NE(second, nullptr);
     const CUstream first_stream = client_->make_stream();
@@ -583,7 +584,7 @@ TEST_F(HostileGraphs, AnExecutableOfAnotherContext) {
     ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
     CUgraphExec executable = nullptr;
     ASSERT_EQ(instantiate(graph, executable), CUDA_SUCCESS);
-    EXPECT_TRUE(launch(executable, first_stream).has_value()) << "the driver's to say";
+    EXPECT_TRUE(launch(executable, first_stream).has_value()) << "any result will do";
     EXPECT_EQ(client_->call<calls::gpContextDestroy>(second), CUDA_SUCCESS);
     for (const std::uint64_t context : {codec::to_wire(second), std::uint64_t{0}, codec::to_wire(context_)}) {
         client_->context = context;
@@ -595,8 +596,8 @@ TEST_F(HostileGraphs, AnExecutableOfAnotherContext) {
     EXPECT_TRUE(client_->alive());
 }
 
-// The memory that turns pass through is what is in use, not what ever was.
-TEST_F(HostileGraphs, ChangesWithoutEndTakeNoMemory) {
+// The staging memory of client steps is bounded by what is in use, and is not kept for earlier versions.
+TEST_F(HostileGraphs, RepeatedChangesTakeNoMemory) {
     const CUgraph graph = make_graph();
     const CUdeviceptr slab = client_->make_slab(64 * kMiB);
     CUgraphNode node = nullptr;
@@ -617,8 +618,8 @@ TEST_F(HostileGraphs, ChangesWithoutEndTakeNoMemory) {
     expect_bounded(512 * kMiB);
 }
 
-// Nobody waits for most additions: one that was refused is told of by whatever is made of the graph.
-TEST_F(HostileGraphs, AGraphThatLacksANodeIsNotInstantiated) {
+// Most additions are not waited for. A refused one makes every use of the graph fail.
+TEST_F(HostileGraphs, GraphWithARefusedNodeIsNotInstantiated) {
     const CUgraph graph = make_graph();
     const GraphNode wrong = typed(CU_GRAPH_NODE_TYPE_KERNEL);
     auto created = client_->mint<CUgraphNode>();
@@ -637,8 +638,8 @@ TEST_F(HostileGraphs, AGraphThatLacksANodeIsNotInstantiated) {
     EXPECT_TRUE(client_->alive());
 }
 
-// Nor for most changes, which are of no use where they were refused: until another of the node takes.
-TEST_F(HostileGraphs, AGraphWhoseNodeWasNotChangedIsNotInstantiated) {
+// Nor are most changes. A refused one makes the graph unusable until a later change of the node succeeds.
+TEST_F(HostileGraphs, GraphWithARefusedChangeIsNotInstantiated) {
     const CUgraph graph = make_graph();
     CUgraphNode node = nullptr;
     ASSERT_EQ(add_node(graph, host_function(1), {}, &node), CUDA_SUCCESS);
@@ -653,7 +654,7 @@ TEST_F(HostileGraphs, AGraphWhoseNodeWasNotChangedIsNotInstantiated) {
     EXPECT_EQ(instantiate(graph, executable), CUDA_SUCCESS);
 }
 
-TEST_F(HostileGraphs, AnExecutableThatWasNotChangedIsNotLaunched) {
+TEST_F(HostileGraphs, ExecutableWithARefusedChangeIsNotLaunched) {
     const CUgraph graph = make_graph();
     const CUstream stream = client_->make_stream();
     CUgraphNode node = nullptr;
@@ -667,10 +668,11 @@ TEST_F(HostileGraphs, AnExecutableThatWasNotChangedIsNotLaunched) {
     EXPECT_EQ(client_->call<calls::cuGraphExecUpdate_v2>(executable, graph, &information), CUDA_SUCCESS);
     EXPECT_EQ(launch(executable, stream), CUDA_SUCCESS);
     expect_refused("waited for", change(executable, node, typed(CU_GRAPH_NODE_TYPE_KERNEL)));
-    EXPECT_EQ(launch(executable, stream), CUDA_SUCCESS) << "who waits has been told";
+    EXPECT_EQ(launch(executable, stream), CUDA_SUCCESS)
+        << "a waited-for failure was returned, so it does not count again";
 }
 
-TEST_F(HostileGraphs, TheTextOfAGraphIsReadWithinItsBounds) {
+TEST_F(HostileGraphs, DotTextIsReadWithinItsBounds) {
     unsigned char data[64];
     expect_refused("none", client_->call<calls::gpGraphDotRead>(std::size_t{0}, data, std::size_t{64}));
     const CUgraph graph = make_graph();

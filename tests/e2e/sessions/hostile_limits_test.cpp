@@ -1,4 +1,4 @@
-// Everything has a limit: objects without end, work without end, images that never come.
+// Every resource has a limit: objects, queued work, and images that never arrive.
 
 #include <cstring>
 #include <fstream>
@@ -13,8 +13,8 @@ constexpr std::size_t kMiB = 1u << 20;
 
 class HostileLimits : public HostileTest {
   protected:
-    // Sends `add` up to `count` times without waiting for answers. True when the server drew a line: an error, or the
-    // session's end.
+    // Sends `add` up to `count` times without waiting for answers. True when the server refused one or ended the
+    // session.
     template <class Add>
     bool refused_within(int count, Add add) {
         client_->flags = 0;
@@ -30,7 +30,7 @@ class HostileLimits : public HostileTest {
         return !client_->alive() || client_->deferred_errors() != 0;
     }
 
-    // The result of loading that image, or that the server wants it first.
+    // The result of loading the image, or kWanted when the server asks for its data first.
     static constexpr int kWanted = -1;
     int load(const ImageHash& hash) {
         unsigned wanted = 0;
@@ -48,7 +48,7 @@ class HostileLimits : public HostileTest {
     }
 };
 
-TEST_F(HostileLimits, StreamsWithoutEnd) {
+TEST_F(HostileLimits, StreamsAreLimited) {
     EXPECT_TRUE(refused_within(200'000, [&](int) {
         auto stream = client_->mint<CUstream>();
         client_->add<calls::cuStreamCreate>(&stream, 1u);
@@ -56,7 +56,7 @@ TEST_F(HostileLimits, StreamsWithoutEnd) {
     expect_bounded();
 }
 
-TEST_F(HostileLimits, EventsWithoutEnd) {
+TEST_F(HostileLimits, EventsAreLimited) {
     EXPECT_TRUE(refused_within(3'000'000, [&](int) {
         auto event = client_->mint<CUevent>();
         client_->add<calls::cuEventCreate>(&event, 0u);
@@ -64,7 +64,7 @@ TEST_F(HostileLimits, EventsWithoutEnd) {
     expect_bounded();
 }
 
-TEST_F(HostileLimits, ContextsWithoutEnd) {
+TEST_F(HostileLimits, ContextsAreLimited) {
     int made = 0;
     for (int i = 0; i < 2000; ++i) {
         auto context = client_->mint<CUcontext>();
@@ -80,8 +80,8 @@ TEST_F(HostileLimits, ContextsWithoutEnd) {
     expect_bounded();
 }
 
-// Streams of threads that do not exist.
-TEST_F(HostileLimits, ThreadsWithoutEnd) {
+// Per-thread default streams of threads that do not exist.
+TEST_F(HostileLimits, ThreadsAreLimited) {
     EXPECT_TRUE(refused_within(200'000, [&](int i) {
         client_->thread = static_cast<std::uint32_t>(i);
         client_->flags = codec::kPerThreadDefaultStream;
@@ -93,8 +93,8 @@ TEST_F(HostileLimits, ThreadsWithoutEnd) {
     expect_bounded();
 }
 
-// Of a record that is never made.
-TEST_F(HostileLimits, WatchesWithoutEnd) {
+// Watches for a record that is never made.
+TEST_F(HostileLimits, WatchesAreLimited) {
     const CUstream stream = client_->make_stream();
     const CUevent event = client_->make_event();
     const CUdeviceptr slab = client_->make_slab(4 * kMiB);
@@ -107,12 +107,12 @@ TEST_F(HostileLimits, WatchesWithoutEnd) {
     client_->read_for(milliseconds(200));
     ASSERT_FALSE(client_->ended_events().empty());
     EXPECT_EQ(client_->ended_events().back().result, CUDA_ERROR_INVALID_HANDLE);
-    EXPECT_LT(client_->ended_events().size(), kWatches / 2) << "those that were taken wait";
+    EXPECT_LT(client_->ended_events().size(), kWatches / 2) << "accepted watches must wait";
     expect_bounded();
 }
 
-// Copies without end behind data that never comes.
-TEST_F(HostileLimits, TransfersWithoutEnd) {
+// Copies behind data that never arrives.
+TEST_F(HostileLimits, TransfersAreLimited) {
     const CUstream stream = client_->make_stream();
     const CUdeviceptr slab = client_->make_slab(4 * kMiB);
     EXPECT_TRUE(refused_within(2'000'000, [&](int i) {
@@ -122,8 +122,8 @@ TEST_F(HostileLimits, TransfersWithoutEnd) {
     expect_bounded();
 }
 
-// A client that was told to wait and does not.
-TEST_F(HostileLimits, WorkWithoutEndBehindDataThatNeverComes) {
+// The client ignores the worker's throttling.
+TEST_F(HostileLimits, WorkBehindMissingDataIsLimited) {
     const CUstream stream = client_->make_stream();
     const CUdeviceptr slab = client_->make_slab(4 * kMiB);
     client_->flags = 0;
@@ -137,8 +137,8 @@ TEST_F(HostileLimits, WorkWithoutEndBehindDataThatNeverComes) {
     expect_bounded();
 }
 
-// They fill the driver's queue of their stream, which must not stop the dispatcher.
-TEST_F(HostileLimits, HostFunctionsThatNeverReturn) {
+// The host functions fill the driver's queue of their stream, which must not block the dispatcher.
+TEST_F(HostileLimits, HostFunctionsThatNeverReturnBlockOnlyTheirStream) {
     const CUstream stream = client_->make_stream();
     client_->flags = 0;
     for (std::uint64_t ticket = 1; ticket <= 100'000; ++ticket) {
@@ -151,8 +151,8 @@ TEST_F(HostileLimits, HostFunctionsThatNeverReturn) {
     EXPECT_TRUE(is_gone(*daemon_, client_->session()));
 }
 
-// One name for two functions: the first could never be told that it has returned.
-TEST_F(HostileLimits, TheSameHostFunctionTwiceIsRefused) {
+// With one ticket for two functions, the client could not report the first one's return.
+TEST_F(HostileLimits, RepeatedHostFunctionTicketIsRefused) {
     const CUstream stream = client_->make_stream();
     EXPECT_EQ(client_->call<calls::gpHostFunction>(std::uint64_t{9}, stream), CUDA_SUCCESS);
     EXPECT_NE(client_->call<calls::gpHostFunction>(std::uint64_t{9}, stream).value_or(0), CUDA_SUCCESS);
@@ -161,16 +161,16 @@ TEST_F(HostileLimits, TheSameHostFunctionTwiceIsRefused) {
     EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(stream), CUDA_SUCCESS);
 }
 
-// Waiting calls that are sent by the thousand, by threads that cannot all be waiting.
-TEST_F(HostileLimits, WaitingCallsWithoutEnd) {
+// Thousands of blocking calls, more than there are threads to make them.
+TEST_F(HostileLimits, WaitingCallsAreLimited) {
     const CUstream stream = client_->make_stream();
     EXPECT_EQ(client_->call<calls::gpHostFunction>(std::uint64_t{1}, stream), CUDA_SUCCESS);
     EXPECT_TRUE(refused_within(1'000'000, [&](int) { client_->add<calls::cuStreamSynchronize>(stream); }));
     expect_bounded();
 }
 
-// Calls that are made on helper threads: as many as there are of those, the rest wait, and are answered in the end.
-TEST_F(HostileLimits, BlockingCallsWithoutEnd) {
+// Calls that run on helper threads. The number of helpers is bounded; the other calls queue and are answered later.
+TEST_F(HostileLimits, HelperThreadsAreLimited) {
     constexpr int kCalls = 100'000;
     client_->flags = 0;
     for (int i = 0; i < kCalls; ++i) {
@@ -189,8 +189,8 @@ TEST_F(HostileLimits, BlockingCallsWithoutEnd) {
     EXPECT_LT(threads, 64);
 }
 
-// The server's own memory is counted nowhere: none is given away.
-TEST_F(HostileLimits, MemoryOfTheServerIsNotToBeHad) {
+// Host memory of the server is not counted against the quota, so a client may not allocate any.
+TEST_F(HostileLimits, HostMemoryOfTheServerIsRefused) {
     CUmemGenericAllocationHandle handle = 0;
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -213,7 +213,7 @@ TEST_F(HostileLimits, ImageDataWithoutAnOfferIsRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileLimits, ImageDataThatDoesNotFitItsOfferIsRefused) {
+TEST_F(HostileLimits, ImageDataThatContradictsItsOfferIsRefused) {
     const ImageHash hash{3, 4};
     const unsigned char data[64] = {};
     EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{100}), CUDA_SUCCESS);
@@ -225,19 +225,19 @@ TEST_F(HostileLimits, ImageDataThatDoesNotFitItsOfferIsRefused) {
     EXPECT_EQ(add(0, 64), CUDA_SUCCESS);
     EXPECT_EQ(add(0, 64), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(add(64, 64), CUDA_ERROR_INVALID_VALUE);
-    // What is said to be compressed, and is not, or is said to become more than there is room for.
+    // Data that is declared compressed but is not, or declares more bytes than there is room for.
     for (const std::uint64_t unpacked :
          {std::uint64_t{36}, std::uint64_t{37}, ~std::uint64_t{0}, std::uint64_t{1} << 40}) {
         EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{64}, unpacked, data, sizeof data),
                   CUDA_ERROR_INVALID_VALUE)
             << unpacked;
     }
-    // An image that is not there whole cannot be loaded.
+    // An incomplete image cannot be loaded.
     EXPECT_EQ(load(hash), kWanted);
     EXPECT_TRUE(client_->alive());
 }
 
-// An offer is only words: memory is taken when the data comes.
+// An offer takes no memory; the worker allocates when data arrives.
 TEST_F(HostileLimits, OffersTakeNoMemory) {
     for (std::uint64_t i = 0; i < 7; ++i) {
         const ImageHash hash{100 + i, 0};
@@ -249,7 +249,7 @@ TEST_F(HostileLimits, OffersTakeNoMemory) {
     expect_bounded(256 * kMiB);
 }
 
-TEST_F(HostileLimits, OffersWithoutEnd) {
+TEST_F(HostileLimits, OffersAreLimited) {
     EXPECT_TRUE(refused_within(3'000'000, [&](int i) {
         const ImageHash hash{static_cast<std::uint64_t>(i), 9};
         client_->add<calls::gpImageOffer>(&hash, std::uint64_t{8});
@@ -257,8 +257,8 @@ TEST_F(HostileLimits, OffersWithoutEnd) {
     expect_bounded(512 * kMiB);
 }
 
-// What a JIT option points to would lie in the worker's memory.
-TEST_F(HostileLimits, OptionsThatAreAddressesDoNotReachTheDriver) {
+// A JIT option that is a pointer would point into the worker's memory.
+TEST_F(HostileLimits, PointerOptionsDoNotReachTheDriver) {
     const std::string ptx = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry f() { ret; }\n";
     const ImageHash hash{5, 6};
     EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{ptx.size()}), CUDA_SUCCESS);
@@ -279,8 +279,8 @@ TEST_F(HostileLimits, OptionsThatAreAddressesDoNotReachTheDriver) {
     EXPECT_TRUE(client_->alive());
 }
 
-// Another session of the tenant would get it under the name that the client gave.
-TEST_F(HostileLimits, AnImageUnderAFalseNameIsRefused) {
+// Another session of the tenant would receive it under the name that this client gave.
+TEST_F(HostileLimits, ImageWithAWrongHashIsRefused) {
     const std::string ptx = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry f() { ret; }\n";
     const ImageHash hash{7, 8};
     EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{ptx.size()}), CUDA_SUCCESS);
@@ -288,13 +288,13 @@ TEST_F(HostileLimits, AnImageUnderAFalseNameIsRefused) {
                                                 reinterpret_cast<const unsigned char*>(ptx.data()), ptx.size()),
               CUDA_SUCCESS);
     EXPECT_EQ(load(hash), CUDA_ERROR_INVALID_IMAGE);
-    EXPECT_EQ(load(hash), kWanted) << "it is gone";
+    EXPECT_EQ(load(hash), kWanted) << "a refused image must not be kept";
     EXPECT_TRUE(client_->alive());
 }
 
 class HostileMirrors : public HostileLimits {
   protected:
-    static constexpr std::uint64_t kSomewhere = 0x300000000000;  // nobody's
+    static constexpr std::uint64_t kSomewhere = 0x300000000000;  // unused by client and worker
     int make(std::uint64_t address, std::uint64_t bytes) {
         return client_->call<calls::gpHostMirror>(context_, CUdeviceptr{address}, bytes).value_or(-1);
     }
@@ -303,20 +303,20 @@ class HostileMirrors : public HostileLimits {
         return client_->call<calls::gpHostWrite>(reinterpret_cast<const unsigned char*>(words.data()), words.size() * 8)
             .value_or(-1);
     }
-    // A record of one word at `address`.
+    // A change record of one word at `address`.
     static std::vector<std::uint64_t> record(std::uint64_t address) {
         return {address, 8ull | 8ull << 32, 0xffull | 0x1122334455667700ull, 0};
     }
 };
 
-TEST_F(HostileMirrors, OnlyWhereTheWorkerHasNothing) {
+TEST_F(HostileMirrors, MappedAddressesAreRefused) {
     EXPECT_EQ(make(0, 0), CUDA_ERROR_INVALID_VALUE);
     EXPECT_NE(make(0, 4096), CUDA_SUCCESS);
     EXPECT_NE(make(~0ull - 4096, 4096), CUDA_SUCCESS);
     EXPECT_NE(make(~0ull, 1), CUDA_SUCCESS);
     EXPECT_NE(make(1, ~0ull), CUDA_SUCCESS);
     EXPECT_NE(make(HostileClient::kWindowBase, 4096), CUDA_SUCCESS);
-    // Where its own program, libraries and stacks are.
+    // Where the worker's own program, libraries and stacks are.
     std::ifstream maps("/proc/" + std::to_string(client_->worker_process_id()) + "/maps");
     int taken = 0;
     for (std::string line; std::getline(maps, line) && taken < 40; ++taken) {
@@ -326,7 +326,7 @@ TEST_F(HostileMirrors, OnlyWhereTheWorkerHasNothing) {
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileMirrors, OneAtATimeAndEndedOnce) {
+TEST_F(HostileMirrors, OverlappingMirrorsAndASecondEndAreRefused) {
     EXPECT_EQ(make(kSomewhere, 10000), CUDA_SUCCESS);
     EXPECT_NE(make(kSomewhere, 10000), CUDA_SUCCESS);
     EXPECT_NE(make(kSomewhere + 4096, 100), CUDA_SUCCESS);
@@ -336,7 +336,7 @@ TEST_F(HostileMirrors, OneAtATimeAndEndedOnce) {
     EXPECT_EQ(make(kSomewhere, 10000), CUDA_SUCCESS);
 }
 
-TEST_F(HostileMirrors, NothingIsWrittenBesideThem) {
+TEST_F(HostileMirrors, WritesOutsideAreRefused) {
     EXPECT_EQ(make(kSomewhere, 10000), CUDA_SUCCESS);
     EXPECT_EQ(write(record(kSomewhere)), CUDA_SUCCESS);
     EXPECT_EQ(write(record(kSomewhere + 9992)), CUDA_SUCCESS);
@@ -355,7 +355,7 @@ TEST_F(HostileMirrors, NothingIsWrittenBesideThem) {
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileMirrors, NotWithoutEnd) {
+TEST_F(HostileMirrors, AreLimited) {
     int made = 0;
     while (made < 64 && make(kSomewhere + made * (1ull << 30), 1ull << 30) == CUDA_SUCCESS) {
         ++made;

@@ -1,4 +1,4 @@
-// Launches of several streams, given to the driver by several threads: programs see the same order.
+// Several threads issue the launches of several streams; programs observe the same order.
 
 #include "tests/e2e/sessions/sessions.h"
 
@@ -10,7 +10,7 @@ class SessionIssuers : public SessionTest, public ::testing::WithParamInterface<
     SessionIssuers() { settings_ = "[limits]\nissuers = " + std::to_string(GetParam()) + "\n"; }
 };
 
-TEST_P(SessionIssuers, KeepTheOrder) {
+TEST_P(SessionIssuers, KeepTheOrderOfLaunches) {
     Program order(*daemon_, {std::string(GPU_PROGRAMS) + "/order_one_stream"});
     Program threads(*daemon_, {std::string(TEST_PROGRAMS) + "/multi_thread"});
     EXPECT_TRUE(threads.succeeds(milliseconds(150000)));

@@ -1,5 +1,5 @@
-// Data connections: whatever their number and however bad their line, every byte is there when something says so;
-// strangers get none, and one that breaks ends its own session alone.
+// Lanes: for any number of lanes and any line, all data of a copy has arrived when its completion is reported. Other
+// sessions and strangers get no lane, and a broken lane ends only its own session.
 
 #include "protocol/wire/lanes.h"
 
@@ -46,7 +46,7 @@ bool has_lanes(const Program& program, int count) {
 
 class LaneCopies : public SessionTest, public ::testing::WithParamInterface<int> {};
 
-TEST_P(LaneCopies, AreRightAsSoonAsTheyAreComplete) {
+TEST_P(LaneCopies, AreRightAtTheirCompletion) {
     const int count = GetParam();
     Program program(*daemon_, lanes_program("lanes"), with_lanes(count));
     EXPECT_TRUE(program.succeeds(milliseconds(150000)));
@@ -54,14 +54,14 @@ TEST_P(LaneCopies, AreRightAsSoonAsTheyAreComplete) {
     EXPECT_EQ(has_lanes(program, count), count > 1) << program.errors();
 }
 
-TEST_P(LaneCopies, OfMemoryThatChangesGoOn) {
+TEST_P(LaneCopies, OfChangingMemoryContinue) {
     Program program(*daemon_, lanes_program("lanes_raced"), with_lanes(GetParam()));
     EXPECT_TRUE(program.succeeds(milliseconds(150000)));
     EXPECT_EQ(program.number("transfers"), 7);
 }
 
-// The session's own connection is fast, the data connections are slow: what says that data is there arrives before it.
-TEST_P(LaneCopies, AreRightWhereTheDataIsSlowerThanTheWordOfIt) {
+// The session's own connection is fast and the lanes are slow: completions arrive before their data.
+TEST_P(LaneCopies, AreRightWhenCompletionsOvertakeData) {
     transport::faulty::Faults slow;
     slow.throttle_bytes_per_second = 60 * kMiB;
     slow.split_bytes = 90'000;
@@ -71,8 +71,8 @@ TEST_P(LaneCopies, AreRightWhereTheDataIsSlowerThanTheWordOfIt) {
     EXPECT_EQ(has_lanes(program, GetParam()), GetParam() > 1) << program.errors();
 }
 
-// The other way round: data that is sent ahead arrives before the command that it belongs to.
-TEST_P(LaneCopies, AreRightWhereTheWordIsSlowerThanTheData) {
+// The other way round: data sent ahead arrives before the command that it belongs to.
+TEST_P(LaneCopies, AreRightWhenDataOvertakesCommands) {
     transport::faulty::Faults late;
     late.delay = milliseconds(5);
     BadLine line(daemon_->address(), late, {}, BadLine::Of::first_connection);
@@ -81,8 +81,8 @@ TEST_P(LaneCopies, AreRightWhereTheWordIsSlowerThanTheData) {
     EXPECT_EQ(has_lanes(program, GetParam()), GetParam() > 1) << program.errors();
 }
 
-// Then each call waits for its reply, which a copy to the device has when its data is there.
-TEST_P(LaneCopies, AreRightWhereEachCallWaits) {
+// Each call waits for its reply, which a copy to the device sends when its data has arrived.
+TEST_P(LaneCopies, AreRightWhenEachCallWaits) {
     auto environment = with_lanes(GetParam());
     environment.push_back("GPUPOOL_SYNC=1");
     Program program(*daemon_, lanes_program("lanes", 1), environment);
@@ -92,7 +92,7 @@ TEST_P(LaneCopies, AreRightWhereEachCallWaits) {
 
 INSTANTIATE_TEST_SUITE_P(Over, LaneCopies, ::testing::Values(1, 2, 8));
 
-// The programs whose point is order: several threads on one stream, one that waits for another's copy, bulk data both
+// The programs that test order: several threads on one stream, one thread that waits for another's copy, bulk data both
 // ways.
 TEST_P(LaneCopies, KeepTheOrderOfPrograms) {
     std::list<Program> programs;
@@ -105,11 +105,11 @@ TEST_P(LaneCopies, KeepTheOrderOfPrograms) {
     }
 }
 
-// Compressed in both directions, or the two lanes could not carry it.
+// Data is compressed in both directions, or the two lanes could not carry it in time.
 class LaneCompression : public SessionTest {
   protected:
     static constexpr int kRounds = 4;  // of 64 MiB each way, half of it on either lane
-    // A line that is slow, which is what makes it worth while, and takes less than half of that.
+    // On a line slow enough that compression pays; less than half of the data may pass.
     void run(const std::string& mode) {
         transport::faulty::Faults narrow;
         narrow.throttle_bytes_per_second = 20 * kMiB;
@@ -123,15 +123,15 @@ class LaneCompression : public SessionTest {
     std::optional<Program> program_;
 };
 
-// By itself, when it has seen how slow the line is.
-TEST_F(LaneCompression, ComesByItselfBothWays) {
+// Compression starts by itself when the senders have measured how slow the line is.
+TEST_F(LaneCompression, StartsAutomaticallyInBothDirections) {
     run("auto");
     EXPECT_EQ(program_->number("wrong"), 0) << program_->errors();
     EXPECT_TRUE(program_->succeeds());
     EXPECT_TRUE(has_lanes(*program_, 2)) << program_->errors();
 }
 
-TEST_F(LaneCompression, CanBeAskedFor) {
+TEST_F(LaneCompression, CanBeForced) {
     run("always");
     EXPECT_EQ(program_->number("wrong"), 0) << program_->errors();
     EXPECT_TRUE(program_->succeeds());
@@ -148,7 +148,7 @@ class LaneFaults : public SessionTest {
     void expect_loss(const transport::faulty::Faults& up, const transport::faulty::Faults& down) {
         BadLine line(daemon_->address(), up, down);
         auto environment = with_lanes(4, line.address());
-        environment.emplace_back("GPUPOOL_COMPRESSION=never");  // or hardly anything would pass
+        environment.emplace_back("GPUPOOL_COMPRESSION=never");  // otherwise hardly any data would pass
         Program program(*daemon_, lanes_program("lanes_stream"), environment);
         EXPECT_EQ(program.number("error"), kSessionLost) << program.errors();
         EXPECT_TRUE(program.succeeds());
@@ -157,8 +157,8 @@ class LaneFaults : public SessionTest {
     }
 };
 
-// Each connection breaks at that byte of its own, so it is a data connection that does.
-TEST_F(LaneFaults, ACutGivesErrorsAndLeavesNothing) {
+// Each connection is cut at this byte of its own stream, so a lane is cut first.
+TEST_F(LaneFaults, CutGivesErrorsAndLeavesNothing) {
     for (const std::uint64_t bytes : {5'000'000u, 20'000'001u}) {
         transport::faulty::Faults cut;
         cut.cut_after_sent = bytes;
@@ -167,8 +167,8 @@ TEST_F(LaneFaults, ACutGivesErrorsAndLeavesNothing) {
     }
 }
 
-// As long as the longest piece, so that it cannot be data alone.
-TEST_F(LaneFaults, ADamagedStretchGivesErrorsAndLeavesNothing) {
+// The damage is as long as the longest piece, so it cannot affect data alone.
+TEST_F(LaneFaults, DamageGivesErrorsAndLeavesNothing) {
     transport::faulty::Faults damage;
     damage.corrupt_sent_at = 20'000'001;
     damage.corrupt_bytes = wire::Lanes::kMaxPieceBytes + sizeof(wire::BulkHeader) + wire::kHeaderBytes;
@@ -176,7 +176,7 @@ TEST_F(LaneFaults, ADamagedStretchGivesErrorsAndLeavesNothing) {
     expect_loss({}, damage);
 }
 
-TEST_F(LaneFaults, AWorkerThatDiesInTheMiddleGivesAnErrorAtOnce) {
+TEST_F(LaneFaults, WorkerDeathDuringACopyGivesAnErrorAtOnce) {
     Program victim(*daemon_, lanes_program("lanes_stream"), with_lanes(8));
     ASSERT_TRUE(victim.says("waiting"));
     const auto session = session_of(*daemon_, victim.process());
@@ -189,7 +189,7 @@ TEST_F(LaneFaults, AWorkerThatDiesInTheMiddleGivesAnErrorAtOnce) {
     EXPECT_TRUE(is_gone(*daemon_, session));
 }
 
-TEST_F(LaneFaults, AProgramKilledInTheMiddleLeavesNothing) {
+TEST_F(LaneFaults, ProgramKilledDuringACopyLeavesNothing) {
     Program victim(*daemon_, lanes_program("lanes_stream"), with_lanes(8));
     ASSERT_TRUE(victim.says("waiting"));
     const auto session = session_of(*daemon_, victim.process());
@@ -197,8 +197,8 @@ TEST_F(LaneFaults, AProgramKilledInTheMiddleLeavesNothing) {
     EXPECT_TRUE(is_gone(*daemon_, session));
 }
 
-// The next daemon knows the sessions that it took over well enough to let their data connections in.
-TEST_F(LaneFaults, ASessionThatWasTakenOverGetsThem) {
+// The next daemon knows enough of the sessions that it took over to admit their lanes.
+TEST_F(LaneFaults, SessionThatWasTakenOverGetsLanes) {
     Program program(*daemon_, lanes_program("lanes_wait"), with_lanes(3));
     ASSERT_TRUE(program.says("ready"));
     daemon_->sessions(2);
@@ -218,13 +218,13 @@ class LaneLimit : public SessionTest {
     }
 };
 
-TEST_F(LaneLimit, IsTheServers) {
+TEST_F(LaneLimit, IsSetByTheServer) {
     Program program(*daemon_, lanes_program("lanes"), with_lanes(8));
     EXPECT_TRUE(program.succeeds());
     EXPECT_TRUE(has_lanes(program, 2)) << program.errors();
 }
 
-// Clients by hand.
+// Hostile clients.
 class HostileLanes : public SessionTest {
   protected:
     void SetUp() override {
@@ -318,7 +318,7 @@ class HostileLanes : public SessionTest {
     std::uint64_t number_ = 0;
 };
 
-TEST_F(HostileLanes, AWrongTokenIsRefusedAndHarmsNobody) {
+TEST_F(HostileLanes, WrongTokenIsRefused) {
     const auto right = client_->session_token();
     ASSERT_EQ(right.size(), 32u);
     auto wrong = right;
@@ -333,21 +333,21 @@ TEST_F(HostileLanes, AWrongTokenIsRefusedAndHarmsNobody) {
         EXPECT_TRUE(message.empty() || message == asked.message);
         message = asked.message;
     }
-    // A session that is not there looks the same.
+    // The answer for a session that does not exist is the same.
     EXPECT_EQ(ask("0123456789abcdef", right, 0).message, message);
     const auto own = own_lane(0);
     EXPECT_EQ(own.answer, wire::FrameType::ack) << "the index was not used up";
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileLanes, AnothersSessionIsNotToBeHad) {
+TEST_F(HostileLanes, AnotherSessionsLaneIsRefused) {
     HostileClient victim(*daemon_, "victim");
     EXPECT_EQ(ask(victim.session_id(), client_->session_token(), 0).answer, wire::FrameType::refused);
     EXPECT_TRUE(victim.alive());
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileLanes, OneTooManyIsRefusedAndHarmsNobody) {
+TEST_F(HostileLanes, IndexAboveTheLimitOrInUseIsRefused) {
     std::vector<Asked> lanes;
     for (std::uint32_t index = 0; index < 3; ++index) {
         lanes.push_back(own_lane(index));
@@ -361,10 +361,10 @@ TEST_F(HostileLanes, OneTooManyIsRefusedAndHarmsNobody) {
     EXPECT_TRUE(client_->alive());
 }
 
-// A copy whose first `ahead_bytes` come unasked.
-TEST_F(HostileLanes, DataAheadIsTaken) {
+// A copy whose first `ahead_bytes` are sent ahead.
+TEST_F(HostileLanes, DataSentAheadIsAccepted) {
     const auto lane = own_lane(1);
-    begin_upload(1, kMiB);  // makes what a copy needs
+    begin_upload(1, kMiB);  // allocates what a copy needs
     const std::uint64_t transfer = codec::kTransferSentAhead | 2;
     ASSERT_TRUE(send_piece(*lane.connection, 1, transfer, kMiB, 1000));
     std::this_thread::sleep_for(milliseconds(20));
@@ -375,12 +375,12 @@ TEST_F(HostileLanes, DataAheadIsTaken) {
     EXPECT_EQ(client_->ahead_taken(), std::vector{transfer});
 }
 
-// The first chunk is a small one, since others hold all of the large ones, and the next a large one again: what comes
-// ahead and what is asked for have pieces of their own, and meet where the one ends.
-TEST_F(HostileLanes, OfACopyThatIsPartlyAheadTheRestIsAskedFor) {
+// All large chunks are taken at first, so the copy begins with a small chunk and continues with a large one. Pieces
+// sent ahead and pieces pulled are cut separately, and meet where the former end.
+TEST_F(HostileLanes, RestOfAPartlyAheadCopyIsPulled) {
     const auto lane = own_lane(0);
     const auto before = begin_upload(1, kMiB);
-    for (std::uint64_t transfer = 2; transfer <= 8; ++transfer) {  // 32, 32, 16, 8, 4, 2 and 1 of 95
+    for (std::uint64_t transfer = 2; transfer <= 8; ++transfer) {  // take 32, 32, 16, 8, 4, 2 and 1 of 95 chunks
         client_->add<calls::gpCopyToDevice>(slab_, 64 * kMiB, transfer, std::uint64_t{0},
                                             static_cast<const unsigned char*>(nullptr), std::size_t{0},
                                             client_->make_stream());
@@ -389,7 +389,7 @@ TEST_F(HostileLanes, OfACopyThatIsPartlyAheadTheRestIsAskedFor) {
     const std::uint64_t transfer = codec::kTransferSentAhead | 100;
     const auto number = copy_ahead(transfer, 3 * kMiB + 1000, 2 * kMiB, last);
     EXPECT_TRUE(client_->alive());
-    client_->send_bulk(1, before.offset, before.bytes);  // gives its chunk back
+    client_->send_bulk(1, before.offset, before.bytes);  // returns its chunk
     EXPECT_EQ(client_->result_of(number_), CUDA_SUCCESS);
     EXPECT_TRUE(client_->alive());
     ASSERT_TRUE(send_piece(*lane.connection, 1, transfer, 0, kMiB));
@@ -404,7 +404,7 @@ TEST_F(HostileLanes, OfACopyThatIsPartlyAheadTheRestIsAskedFor) {
     EXPECT_EQ(client_->ahead_taken(), std::vector{transfer});
 }
 
-TEST_F(HostileLanes, DataAheadOfNoCopyEndsTheSession) {
+TEST_F(HostileLanes, DataAheadWithoutACopyEndsTheSession) {
     const auto lane = own_lane(0);
     for (std::uint64_t number = 1; number <= 64; ++number) {
         send_piece(*lane.connection, number, codec::kTransferSentAhead | number, 0, kMiB);
@@ -412,11 +412,11 @@ TEST_F(HostileLanes, DataAheadOfNoCopyEndsTheSession) {
     expect_end();
 }
 
-TEST_F(HostileLanes, DataAheadOfCopiesThatFailIsDropped) {
+TEST_F(HostileLanes, DataAheadOfFailedCopiesIsDropped) {
     const auto lane = own_lane(0);
     begin_upload(1, kMiB);
     const CUstream nobodys = client_->mint<CUstream>();
-    for (std::uint64_t number = 1; number <= 128; number += 2) {  // more than may be early
+    for (std::uint64_t number = 1; number <= 128; number += 2) {  // more than the worker buffers early
         const std::uint64_t transfer = codec::kTransferSentAhead | (number + 1);
         ASSERT_TRUE(send_piece(*lane.connection, number, transfer, 0, kMiB));
         EXPECT_NE(client_->result_of(copy_ahead(transfer, 2 * kMiB, 2 * kMiB, nobodys)), CUDA_SUCCESS);
@@ -425,7 +425,7 @@ TEST_F(HostileLanes, DataAheadOfCopiesThatFailIsDropped) {
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileLanes, MoreDataAheadThanThereIsIsRefused) {
+TEST_F(HostileLanes, MoreDataAheadThanTheCopyHasIsRefused) {
     begin_upload(1, kMiB);
     const CUstream other = client_->make_stream();
     for (const std::uint64_t bytes : {2 * kMiB + 1, 3 * kMiB, kMiB + 1, std::size_t{1}, ~std::size_t{0}}) {
@@ -435,20 +435,20 @@ TEST_F(HostileLanes, MoreDataAheadThanThereIsIsRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileLanes, APieceThatWasAskedForIsTaken) {
+TEST_F(HostileLanes, PulledPieceIsAccepted) {
     const auto lane = own_lane(1);
     const auto pull = begin_upload(1, kMiB);
     ASSERT_TRUE(send_piece(*lane.connection, 1, 1, pull.offset, pull.bytes));
     EXPECT_EQ(client_->result_of(number_), CUDA_SUCCESS);
 }
 
-TEST_F(HostileLanes, DataThatNobodyAskedForEndsTheSession) {
+TEST_F(HostileLanes, UnrequestedDataEndsTheSession) {
     const auto lane = own_lane(0);
     send_piece(*lane.connection, 1, 1234, 0, 200'000);
     expect_end();
 }
 
-TEST_F(HostileLanes, TheSamePieceTwiceEndsTheSession) {
+TEST_F(HostileLanes, RepeatedPieceEndsTheSession) {
     const auto first = own_lane(0), second = own_lane(1);
     const auto pull = begin_upload(1, 4 * kMiB);
     send_piece(*first.connection, 1, 1, pull.offset, pull.bytes);
@@ -463,8 +463,8 @@ TEST_F(HostileLanes, HalfAPieceEndsTheSession) {
     expect_end();
 }
 
-// On the session's own connection, while a lane is in the middle of the same piece.
-TEST_F(HostileLanes, APieceOverTwoWaysAtOnceEndsTheSession) {
+// The session's own connection sends a piece while a lane is in the middle of it.
+TEST_F(HostileLanes, PieceOnTwoConnectionsAtOnceEndsTheSession) {
     const auto lane = own_lane(0);
     const auto pull = begin_upload(1, kMiB);
     std::vector<std::byte> head(wire::kHeaderBytes + sizeof(wire::BulkHeader));
@@ -484,13 +484,13 @@ TEST_F(HostileLanes, APieceOverTwoWaysAtOnceEndsTheSession) {
     expect_end();
 }
 
-TEST_F(HostileLanes, AFrameOfAnotherKindEndsTheSession) {
+TEST_F(HostileLanes, OtherFrameTypeEndsTheSession) {
     const auto lane = own_lane(0);
     ASSERT_TRUE(wire::write_frame(*lane.connection, wire::FrameType::goodbye, {}));
     expect_end();
 }
 
-TEST_F(HostileLanes, ALaneThatIsHungUpEndsTheSession) {
+TEST_F(HostileLanes, ClosedLaneEndsTheSession) {
     auto lane = own_lane(0);
     ASSERT_EQ(lane.answer, wire::FrameType::ack);
     EXPECT_TRUE(client_->alive());
@@ -498,8 +498,8 @@ TEST_F(HostileLanes, ALaneThatIsHungUpEndsTheSession) {
     expect_end();
 }
 
-// Downloads go to a lane that nobody reads: the worker keeps what its limits allow, and ends when it is told to.
-TEST_F(HostileLanes, DataThatIsNeverReadDoesNotMakeTheWorkerGrow) {
+// Downloads use a lane that is never read. The worker's memory stays within its limits, and it ends when it is stopped.
+TEST_F(HostileLanes, UnreadDataDoesNotGrowTheWorker) {
     const auto lane = own_lane(0);
     const CUstream stream = client_->make_stream();
     const CUdeviceptr slab = client_->make_slab(128 * kMiB);
@@ -513,7 +513,7 @@ TEST_F(HostileLanes, DataThatIsNeverReadDoesNotMakeTheWorkerGrow) {
     std::this_thread::sleep_for(milliseconds(1500));
     EXPECT_LT(client_->worker_resident_bytes(), first + 32 * kMiB);
     EXPECT_LT(client_->worker_resident_bytes(), 1024 * kMiB);
-    EXPECT_TRUE(client_->alive()) << "what is not data goes on";
+    EXPECT_TRUE(client_->alive()) << "commands must still be served";
     bystander_survives_ = false;
     daemon_->signal(SIGTERM);
     EXPECT_EQ(daemon_->wait_for_end(milliseconds(5000)), 0);

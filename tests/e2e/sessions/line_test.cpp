@@ -1,4 +1,5 @@
-// Programs over a bad line: a slow one changes nothing but the time, a broken one gives errors and leaves nothing.
+// Programs over a bad line: a slow one changes nothing but the time; a broken one causes errors and leaves nothing
+// behind.
 
 #include <list>
 
@@ -11,8 +12,8 @@ namespace {
 
 class Line : public SessionTest {
   protected:
-    // The programs whose point is order: several threads on one stream, one that waits for another's copy, bulk data
-    // both ways. All of them at once, twice.
+    // Runs the programs that test order (several threads on one stream, one thread that waits for another's copy, bulk
+    // data both ways), all at the same time, twice.
     void run_order_programs(const std::string& server) {
         std::list<Program> programs;
         for (int round = 0; round < 2; ++round) {
@@ -28,7 +29,7 @@ class Line : public SessionTest {
     // A program that works without end meets the line's fault: it gets an error, and nothing of it is left.
     void expect_loss(const transport::faulty::Faults& up, const transport::faulty::Faults& down) {
         BadLine line(daemon_->address(), up, down);
-        // Compressed, hardly anything would pass.
+        // With compression hardly any data would pass.
         Program program(*daemon_, session_program("busy"),
                         {"GPUPOOL_SERVER=" + line.address(), "GPUPOOL_COMPRESSION=never"});
         const int status = program.wait();
@@ -42,7 +43,7 @@ TEST_F(Line, OrderHoldsUnderLoad) {
     run_order_programs(daemon_->address());
 }
 
-TEST_F(Line, OrderHoldsOverASlowLineInCrumbs) {
+TEST_F(Line, OrderHoldsOverASlowLineInTinyPieces) {
     transport::faulty::Faults faults;
     faults.delay = std::chrono::microseconds(1500);
     faults.split_bytes = 9000;
@@ -50,7 +51,7 @@ TEST_F(Line, OrderHoldsOverASlowLineInCrumbs) {
     run_order_programs(line.address());
 }
 
-TEST_F(Line, ACutGivesErrorsAndLeavesNothing) {
+TEST_F(Line, CutGivesErrorsAndLeavesNothing) {
     for (const std::uint64_t bytes : {100u, 5'000u, 20'000u, 100'000u, 3'000'000u, 20'000'001u}) {
         transport::faulty::Faults cut;
         cut.cut_after_sent = bytes;
@@ -59,8 +60,8 @@ TEST_F(Line, ACutGivesErrorsAndLeavesNothing) {
     }
 }
 
-// As long as the longest bulk frame that a program's copies make, so that it cannot be data alone.
-TEST_F(Line, ADamagedStretchGivesErrorsAndLeavesNothing) {
+// The damage is as long as the longest bulk frame of a program's copies, so it cannot affect data alone.
+TEST_F(Line, DamageGivesErrorsAndLeavesNothing) {
     for (const std::uint64_t at : {20'000u, 100'001u, 3'000'002u, 20'000'003u}) {
         transport::faulty::Faults damage;
         damage.corrupt_sent_at = at;
@@ -70,8 +71,8 @@ TEST_F(Line, ADamagedStretchGivesErrorsAndLeavesNothing) {
     }
 }
 
-// Who asks for more than the line brings is held up, and loses nothing.
-TEST_F(Line, DownloadsFasterThanASlowLineHoldUpWhoAsksForThem) {
+// A program that asks for more than the line carries is throttled, and loses nothing.
+TEST_F(Line, DownloadsFasterThanTheLineAreThrottled) {
     for (const std::uint64_t rate : {4'000'000u, 12'500'000u}) {
         transport::faulty::Faults slow;
         slow.throttle_bytes_per_second = rate;
@@ -79,8 +80,8 @@ TEST_F(Line, DownloadsFasterThanASlowLineHoldUpWhoAsksForThem) {
         Program program(*daemon_, session_program("download_flood"),
                         {"GPUPOOL_SERVER=" + line.address(), "GPUPOOL_COMPRESSION=never"});
         EXPECT_TRUE(program.succeeds()) << program.errors();
-        // Held up by what it may have unacknowledged (64 Ki) and by its streams, once it has been told: seen 36,000 to
-        // 98,000. Where the word of that came behind the data, 217,000 were taken at the lower rate, and kept.
+        // The limits are what may be unacknowledged (64 Ki) and the streams' throttling; measured 36,000 to 98,000.
+        // When the throttling notice queued behind the data, 217,000 were accepted at the lower rate.
         EXPECT_GT(program.number("copies"), 0);
         EXPECT_LT(program.number("copies"), 160'000);
     }

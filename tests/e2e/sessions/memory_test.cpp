@@ -1,4 +1,4 @@
-// Memory: a quota is exact, and what one thread frees or fails to copy is no other's affair.
+// Memory: a quota is exact, and one thread's frees and failed copies do not affect other threads.
 
 #include "tests/e2e/sessions/sessions.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 class SessionMemory : public SessionTest, public ::testing::WithParamInterface<const char*> {};
 
-TEST_P(SessionMemory, IsAsADriverHasIt) {
+TEST_P(SessionMemory, BehavesAsWithALocalDriver) {
     for (const char* transport : {"tcp", "shm"}) {
         Program program(*daemon_, session_program(GetParam()), {std::string("GPUPOOL_TRANSPORT=") + transport});
         EXPECT_TRUE(program.succeeds()) << transport;
@@ -23,7 +23,7 @@ class SessionQuota : public SessionTest {
     SessionQuota() { settings_ = "[limits]\nsession_memory = \"64MiB\"\n"; }
 };
 
-TEST_F(SessionQuota, AllOfItIsToBeHadAndNoMore) {
+TEST_F(SessionQuota, IsAvailableExactly) {
     Program program(*daemon_, session_program("quota"));
     EXPECT_TRUE(program.succeeds());
     EXPECT_NE(daemon_->log().find("would pass the session's quota of 67108864"), std::string::npos) << daemon_->log();

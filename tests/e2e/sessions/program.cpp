@@ -1,7 +1,7 @@
-// What the session tests kill, cut off and watch: gpupool_session_program MODE.
+// The program that the session tests kill, cut off and watch: gpupool_session_program MODE.
 //
 //   steady   checks results without end, until stdin ends; exits with 0 when all were right
-//   busy     a bit of everything without end, says "ready" after the first round
+//   busy     uses many kinds of calls without end, prints "ready" after the first round
 //   others   see the other program_*.cpp
 
 #include <dlfcn.h>
@@ -120,7 +120,7 @@ void add(CUfunction add_value, CUdeviceptr data, unsigned words, unsigned value,
 
 namespace {
 
-constexpr unsigned kWords = 40'000;  // more than rides in a command
+constexpr unsigned kWords = 40'000;  // more than a command carries
 
 void check_words(const std::vector<unsigned>& words, unsigned expected) {
     if (!std::all_of(words.begin(), words.end(), [&](unsigned word) { return word == expected; })) {
@@ -206,7 +206,7 @@ int run_busy() {
 
 int main(int argc, char** argv) {
     using namespace gpupool::session_program;
-    alarm(600);  // whatever hangs must not stay; a bystander outlasts its test on a slow machine
+    alarm(600);  // ends a hung program; long enough for a bystander to outlast its test on a slow machine
     const std::string mode = argc > 1 ? argv[1] : "";
     driver.load();
     if (mode == "steady") {

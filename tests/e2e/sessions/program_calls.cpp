@@ -1,22 +1,19 @@
-// Modes that make calls which need not wait:
+// Modes that make calls that need not wait for the server:
 //
-//   polls      asks for a stream and an event that are held up, a thousand times each, and then until they are done
-//   deferred   launches, sets memory, records and waits for an event, and says "allocations NUMBER", or
-//              "uncounted"
-//   allocating allocates and frees device memory, in both ways, and says the same
-//   destroyed_in_capture
-//              destroys a stream that captures while it still copies to the host, and says "word NUMBER", the word that
-//              came, and "joined NUMBER", what a stream set that had joined
-//   failure_waited_for
-//              has a call fail that nobody waits for, and waits for it by way of two events and two streams
-//   failed_captures
-//              captures such a call, to a new graph and to one that was there
-//   freed_behind_work
-//              frees ordinary memory in stream order, behind work that does not end yet
-//   kernels_beside_work
-//              looks kernels up in libraries that are not loaded yet while a stream is held up, and launches them after
-//              that; says "waited 0" if no look-up waited for the stream
-//   linker     has threads add to one linker at a time, and says "globals NUMBER", of what was linked
+//   polls                queries a stream and an event, which are blocked, a thousand times each, then until they are
+//                        complete
+//   deferred             launches, sets memory, records and waits for an event, and prints "allocations NUMBER", or
+//                        "uncounted"
+//   allocating           allocates and frees device memory, plainly and in stream order, and prints the same
+//   destroyed_in_capture destroys a capturing stream that still copies to the host, and prints "word NUMBER", the
+//                        copied word, and "joined NUMBER", the word that a stream set that had
+//                        joined the capture
+//   failure_waited_for   makes a deferred call that fails, and waits for it by way of two events and two streams
+//   failed_captures      captures such a call into a new graph and into an existing one
+//   freed_behind_work    frees ordinary memory in stream order, behind work that does not end yet
+//   kernels_beside_work  looks up kernels in libraries that are not loaded yet while a stream is blocked, and launches
+//                        them later; prints "waited 0" if no look-up waited for the stream
+//   linker               several threads add to one linker at a time; prints "globals NUMBER", of what was linked
 
 #include <atomic>
 #include <string>
@@ -57,7 +54,7 @@ int run_polls() {
     return driver.cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE ? 0 : 5;
 }
 
-// Of what `calls` makes in this thread.
+// Prints the number of allocations that `calls` makes in this thread.
 template <class Calls>
 void say_allocations(Calls&& calls) {
     const bool counts = test::count_allocations();
@@ -129,7 +126,7 @@ int run_destroyed_in_capture() {
     must(driver.cuEventRecord(event, stream), "cuEventRecord");
     must(driver.cuStreamWaitEvent(joined, event, 0), "cuStreamWaitEvent");
     must(driver.cuStreamDestroy(stream), "cuStreamDestroy");
-    // Nothing is captured any more: this is done.
+    // The capture is over: this runs.
     must(driver.cuMemsetD32Async(data + sizeof word, 9, 1, joined), "cuMemsetD32Async");
     must(driver.cuStreamSynchronize(joined), "cuStreamSynchronize");
     unsigned other = 0;
@@ -139,7 +136,7 @@ int run_destroyed_in_capture() {
     release();
     must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
     say("word", word);
-    // A capture ends with its context, too: calls in the next one are not refused because of it.
+    // A capture ends with its context, so calls in the next context are not refused because of it.
     must(driver.cuStreamBeginCapture(joined, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
     must(driver.cuDevicePrimaryCtxReset(0), "cuDevicePrimaryCtxReset");
     begin();
@@ -190,7 +187,7 @@ int run_linker() {
     return 0;
 }
 
-// A call that is deferred and then refused: of a pool's memory only the driver knows where it ends.
+// Makes a deferred call that the server refuses: of a pool's memory only the driver knows the bounds.
 class Failing {
   public:
     Failing() {
@@ -243,7 +240,7 @@ int run_freed_behind_work() {
     if (driver.cuMemFreeAsync(data, stream) == CUDA_SUCCESS) {
         return 10;
     }
-    for (int i = 0; i < 8; ++i) {  // nobody has it as long as it is used
+    for (int i = 0; i < 8; ++i) {  // not reused as long as work uses it
         must(driver.cuMemAlloc(&other, kBytes), "cuMemAlloc");
         if (other == data) {
             return 11;
@@ -316,7 +313,7 @@ int run_kernels_beside_work() {
     }
     looked_up = true;
     watch.join();
-    const char* name = nullptr;  // which stays while the library does, also when the kernel is loaded
+    const char* name = nullptr;  // the name stays valid while the library does, also once the kernel is loaded
     must(driver.cuKernelGetName(&name, kernels[1]), "cuKernelGetName");
     say("waited", waited);
 

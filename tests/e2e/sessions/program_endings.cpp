@@ -1,4 +1,4 @@
-// Modes that leave in an unusual way. Each must end by itself, with status 0 unless it says otherwise.
+// Modes that end in an unusual way. Each must end by itself, with status 0 unless noted.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ void hold_something() {
     must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
 }
 
-// A call at a time when everything is being taken down: any result will do, as long as it comes.
+// Makes calls during teardown: any result will do, as long as the calls return.
 void late_calls(const char* when) {
     unsigned char byte = 0;
     say(std::string(when) + ":set", driver.cuCtxSetCurrent(the_context));
@@ -46,7 +46,7 @@ struct AtDestruction {
 };
 AtDestruction at_destruction;
 
-// Calls without end, in a thread of its own.
+// Makes calls without end in a thread of its own.
 void keep_calling() {
     std::thread([] {
         use(the_context);
@@ -60,7 +60,7 @@ void keep_calling() {
     }).detach();
 }
 
-// Of every thread but this one: is a signal that is sent to the process none of its business?
+// Checks that every thread but this one blocks the signals that are sent to the process.
 int signals_are_ours() {
     for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
         std::ifstream status(task.path() / "status");
@@ -80,7 +80,7 @@ int signals_are_ours() {
     return 0;
 }
 
-// With all of the client's threads there.
+// Run while all of the client's threads exist.
 int run_signals() {
     must(driver.cuLaunchHostFunc(
              nullptr, [](void*) {}, nullptr),
@@ -101,7 +101,7 @@ int child_status(pid_t child) {
     return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 100 + WTERMSIG(status);
 }
 
-// Children of a process whose other threads are in the middle of calls: CUDA is not to be had there, and says so.
+// Children of a process whose other threads are inside calls: CUDA is not available to them, and calls return an error.
 int fork_busy() {
     for (int i = 0; i < 3; ++i) {
         keep_calling();
@@ -124,7 +124,7 @@ int fork_busy() {
             return 8;
         }
     }
-    // The parent's session is as it was.
+    // The parent's session still works.
     unsigned char byte = 0;
     must(driver.cuMemsetD8Async(the_memory, 9, 1, nullptr), "cuMemsetD8Async");
     must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
@@ -151,9 +151,9 @@ int fork_exec(char** argv) {
 
 int reload() {
     driver.close();
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // time for a thread to trip over it
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // time for a thread to fail
     driver.load();
-    // The same library, or one that starts afresh; either works.
+    // The same library or one loaded anew; either must work.
     hold_something();
     return 0;
 }
@@ -169,7 +169,7 @@ int reload() {
 
 int run_ending(const std::string& mode, char** argv) {
     if (mode == "atexit") {
-        std::atexit([] { late_calls("atexit"); });  // before the library registers anything
+        std::atexit([] { late_calls("atexit"); });  // registered before the library registers its own handlers
     }
     hold_something();
     if (mode == "visit" || mode == "atexit") {

@@ -1,16 +1,17 @@
-// Modes that put much behind something that does not move yet, as a driver takes it: all of it must go through once the
-// way is free, and nothing may stand still for it meanwhile.
-//
+// Modes that queue much work behind work that waits, as much as a driver accepts. All of it must run once the wait is
+// over, and nothing else may block meanwhile.
 //   function_flood copy_flood synchronize_flood failed_download
 //
-// and modes that put more there than anybody keeps: who sends it has to wait until the way is free, and nobody else.
+// Modes that queue more than the worker or the driver accepts: the sending thread must block until the wait is over,
+// and no other.
+//   legacy_overflow own_overflow  a context's legacy stream, and a per-thread stream by a call of the per-thread form
+//   streams_overflow              many streams, each with a short queue
 //
-//   legacy_overflow own_overflow  a context's legacy stream, a thread's own by a call of the per-thread form
-//   streams_overflow              many streams, each of which holds little
+// A mode that uses far more streams than a session may have at a time, one after the other:
+//   stream_flood
 //
-// and one that keeps nothing there, but for a moment, far more often than a session may have it at a time: stream_flood
-//
-// and one that asks for data for some seconds, faster than a slow line brings it: download_flood
+// A mode that downloads for some seconds, faster than a slow line carries:
+//   download_flood
 
 #include <dlfcn.h>
 
@@ -28,12 +29,13 @@
 namespace gpupool::session_program {
 namespace {
 
-// The driver blocks the caller at about a thousand; below that it must not.
+// A driver blocks the caller at about a thousand queued operations; below that it must not.
 constexpr unsigned kMany = 900;
 
 std::atomic<unsigned> ran{0};
 
-// Work of another stream comes through; then those that wait are let go. What the work has written.
+// Checks that work of another stream completes, then releases the waiting work. Returns the value that the work has
+// written.
 unsigned pass_and_release(CUstream other, CUdeviceptr data) {
     unsigned word = 0;
     must(driver.cuMemsetD32Async(data, 77, 1, other), "cuMemsetD32Async");
@@ -44,7 +46,7 @@ unsigned pass_and_release(CUstream other, CUdeviceptr data) {
     return word;
 }
 
-// The same while `kMany` wait, which are all there at the end.
+// The same while `kMany` operations wait, all of which must run in the end.
 int release_and_check(CUstream stream, CUstream other, CUdeviceptr data) {
     const unsigned word = pass_and_release(other, data);
     must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
@@ -55,7 +57,7 @@ int failed_download(CUdeviceptr data, CUstream stream) {
     constexpr std::size_t kBytes = 4u << 20;
     void* host = nullptr;
     must(driver.cuMemHostAlloc(&host, kBytes, 0), "cuMemHostAlloc");
-    // More than there is: it fails on the server, and somebody is told.
+    // More than there is: the server refuses it, and one call must report the error.
     CUresult result = driver.cuMemcpyDtoHAsync(host, data, kBytes, stream);
     if (result == CUDA_SUCCESS) {
         result = driver.cuStreamSynchronize(stream);
@@ -63,15 +65,15 @@ int failed_download(CUdeviceptr data, CUstream stream) {
     if (result == CUDA_SUCCESS) {
         return 11;
     }
-    // The buffer is free again for a copy the other way.
+    // The buffer can be used for a copy in the other direction.
     must(driver.cuMemcpyHtoDAsync(data, host, 1u << 20, stream), "cuMemcpyHtoDAsync");
     must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
     return 0;
 }
 
-constexpr std::size_t kCopyBytes = 64u << 10;  // what rides in a command
+constexpr std::size_t kCopyBytes = 64u << 10;  // what a command carries
 
-// Copies of consecutive numbers to one place, in a thread of its own.
+// Copies consecutive numbers to one place, in a thread of its own.
 class Sender {
   public:
     using Copy = decltype(&cuMemcpyHtoDAsync);
@@ -90,7 +92,7 @@ class Sender {
               must(driver.cuMemcpyDtoH(words.data(), data_, kCopyBytes), "cuMemcpyDtoH");
               right_ = words.front() == copies && words.back() == copies;
           }) {}
-    // Did the last copy win?
+    // True when the last copy's value is in place.
     bool join() {
         thread_.join();
         return right_;
@@ -117,7 +119,7 @@ int overflow(const std::string& mode, CUcontext context, CUstream other, CUdevic
         }
         senders.push_back(std::make_unique<Sender>(context, stream, copy, copies, sent));
     }
-    // Until they have sent all, which is what must not be, or nothing for a while.
+    // Until they have sent all, which must not happen, or make no progress for a while.
     for (unsigned before = 0, all = copies * static_cast<unsigned>(senders.size()); sent != all;) {
         before = sent;
         std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -135,7 +137,7 @@ int overflow(const std::string& mode, CUcontext context, CUstream other, CUdevic
     return word == 77 ? 0 : 10;
 }
 
-// A stream for each word that is written.
+// A new stream for each word that is written.
 int stream_flood() {
     constexpr unsigned kStreams = 30'000;  // a session may have 16,384
     begin();
@@ -170,7 +172,7 @@ int download_flood() {
     for (CUstream& stream : streams) {
         must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     }
-    // In a thread of its own, which is held up long before the end.
+    // In a thread of its own, which is throttled long before the end.
     static std::atomic<unsigned> copies{0};
     std::thread([context, data, host, streams] {
         use(context);
@@ -213,7 +215,7 @@ int run_flood(const std::string& mode) {
     must(driver.cuMemAlloc(&data, 2u << 20), "cuMemAlloc");
     if (mode == "failed_download") {
         CUdeviceptr large = 0;
-        must(driver.cuMemAlloc(&large, 32u << 20), "cuMemAlloc");  // in a slab of its own, which ends with it
+        must(driver.cuMemAlloc(&large, 32u << 20), "cuMemAlloc");  // in a slab of its own, which is released with it
         return failed_download(large + (30u << 20), stream);
     }
     std::vector<unsigned> words(kMany);

@@ -1,12 +1,14 @@
-// Modes about graphs: what is built and changed without waiting is what natively it would be.
+// Modes about graphs: those built and changed without waiting for the server must give the same results as on a local
+// GPU.
 //
-//   graphs             builds graphs, changes what they do and launches them, and says "word NUMBER", which they made
-//   graph_changes      changes an executable far more often than a server keeps, behind launches that wait; says "word
-//                      NUMBER" as well
-//   graph_gate         the same without launches between; then a thread that changes others lets the launches go
-//   graph_event        an event that a change named is destroyed before the change's turn comes
-//   graph_unrelated    a node of another graph is destroyed beside a launch and a change that wait; then they may go
-//   graph_of_ended     an event of a context that has ended is refused by the call that names it
+//   graphs           builds, changes and launches graphs, and prints "word NUMBER", their result
+//   graph_changes    changes an executable far more often than a server queues, behind launches that wait; prints "word
+//                    NUMBER" as well
+//   graph_gate       the same without launches between the changes; then a thread that changes another executable
+//                    releases the launches
+//   graph_event      an event that a change named is destroyed before the change is made
+//   graph_unrelated  a node of another graph is destroyed while a launch and a change wait; then they are released
+//   graph_of_ended   a call that names an event of a destroyed context is refused
 
 #include <atomic>
 #include <chrono>
@@ -19,7 +21,7 @@
 namespace gpupool::session_program {
 namespace {
 
-// A node that adds `value` to the word at `data`.
+// The parameters of a node that adds `value` to the word at `data`.
 struct AddNode {
     AddNode(CUfunction function, CUdeviceptr at) : data(at) {
         parameters.func = function;
@@ -42,7 +44,7 @@ CUstream make_stream() {
     return stream;
 }
 
-// 64 words of zero, behind a launch by which all that is to be known of the kernel is known.
+// Allocates 64 zero words, and launches the kernel once, so that the client has its attributes.
 CUdeviceptr make_words(CUfunction function, CUstream stream) {
     CUdeviceptr data = 0;
     must(driver.cuMemAlloc(&data, 256), "cuMemAlloc");
@@ -157,7 +159,8 @@ int run_gate() {
     const CUgraphExec executable = chain.instantiate(), second_executable = second.instantiate();
     must(driver.cuStreamWaitValue32(stream, data + 128, 1, CU_STREAM_WAIT_VALUE_EQ), "cuStreamWaitValue32");
     must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
-    must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");  // 980 places: natively nobody waits
+    // 980 places, which a local driver accepts without blocking
+    must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
     for (int i = 0; i < kChanges; ++i) {
         node.value = static_cast<unsigned>(i) + 2;
         for (const CUgraphNode each : chain.nodes) {
@@ -215,7 +218,7 @@ int run_unrelated() {
     const CUgraphExec executable = chain.instantiate();
     must(driver.cuStreamWaitValue32(stream, data + 128, 1, CU_STREAM_WAIT_VALUE_EQ), "cuStreamWaitValue32");
     must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
-    must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");  // which the worker holds
+    must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");  // held by the worker
     node.value = 10;
     must(driver.cuGraphExecKernelNodeSetParams(executable, chain.nodes[0], &node.parameters),
          "cuGraphExecKernelNodeSetParams");

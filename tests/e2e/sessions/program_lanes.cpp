@@ -1,14 +1,15 @@
-// Copies large enough for data connections.
+// Copies large enough for lanes.
 //
-//   lanes ROUNDS   four threads copy both ways at once, each in a stream of its own; as soon as something says that
-//                  a copy is complete, all of its bytes are looked at. Says "transfers N"; a wrong byte ends it with
-//                  status 4
-//   lanes_stream   when its data connections are open, copies both ways without end; says "waiting" when data
-//                  flows, and "error CODE" and "at MILLISECONDS" when that is over
-//   lanes_raced    copies from and to memory, pinned and pageable, that another thread writes to without end; says
-//                  "transfers N" when what it copied after that is right
-//   lanes_zeros ROUNDS   copies 64 MiB of zeros to the device and back so often; says "wrong N", the bytes that are not
-//   lanes_wait     copies, says "ready", and copies again when its stdin has ended
+//   lanes ROUNDS        four threads copy in both directions at once, each in its own stream, and check all bytes of a
+//                       copy as soon as its completion is reported. Prints "transfers N"; a wrong byte ends it with
+//                       status 4
+//   lanes_stream        once its lanes are open, copies in both directions without end; prints "waiting" when data
+//                       flows, and "error CODE" and "at MILLISECONDS" when a copy fails
+//   lanes_raced         copies from and to memory, pinned and pageable, that another thread writes to without end;
+//                       prints "transfers N" when its later copies are right
+//   lanes_zeros ROUNDS  copies 64 MiB of zeros to the device and back this often; prints "wrong N", the number of bytes
+//                       that are not zero
+//   lanes_wait          copies, prints "ready", and copies again when its stdin has ended
 
 #include <unistd.h>
 
@@ -28,7 +29,7 @@ namespace gpupool::session_program {
 namespace {
 
 constexpr std::size_t kMiB = 1u << 20;
-// Around the sizes where another way is taken, and one of many pieces.
+// Sizes around the limits where another path is taken, and one of many pieces.
 constexpr std::size_t kSizes[] = {65'537, 128 * 1024 - 8, 128 * 1024, kMiB - 1, kMiB, kMiB + 100'000, 9 * kMiB + 24};
 constexpr std::size_t kLargest = 9 * kMiB + 24;
 
@@ -55,7 +56,7 @@ void check(const unsigned char* memory, std::size_t bytes, std::uint64_t seed, c
     }
 }
 
-// Each way in which a program can learn that what it put into a stream is complete.
+// All ways in which a program can learn that its stream's work is complete.
 void wait_for(CUstream stream, CUevent event, int how) {
     CUresult result = CUDA_ERROR_NOT_READY;
     switch (how) {
@@ -109,8 +110,8 @@ void copy_both_ways(CUcontext context, int thread, int rounds) {
             check(pageable.data(), bytes, seed, "pageable");
             fill(pageable.data(), bytes, ~seed);
             must(driver.cuMemcpyHtoDAsync(memory, pageable.data(), bytes, stream), "cuMemcpyHtoDAsync");
-            fill(pageable.data(), bytes, 0);  // it is ours again
-            // What is downloaded is uploaded again before it has arrived.
+            fill(pageable.data(), bytes, 0);  // no longer used by the copy
+            // Downloaded data is uploaded again before it has arrived.
             std::memset(back, 0xee, bytes);
             must(driver.cuMemcpyDtoHAsync(back, memory, bytes, stream), "cuMemcpyDtoHAsync");
             must(driver.cuMemcpyHtoDAsync(memory, back, bytes, stream), "cuMemcpyHtoDAsync");
@@ -181,19 +182,19 @@ int run_stream() {
         while (open_sockets() < all) {
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the last one's handshake
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // time for the last lane's handshake
     }
     static std::atomic<int> copies{0};
     std::thread down([=] { copy_until_error(context, false, copies); });
     const CUresult result = copy_until_error(context, true, copies);
     const auto at = now_ms();
-    down.join();  // it must hear of it as well
+    down.join();  // it must get the error as well
     say("error", result);
     say("at", at);
     return 0;
 }
 
-// Natively a program that writes to memory while it is copied gets mixed bytes, and goes on.
+// On a local GPU, a program that writes to memory while it is copied gets mixed bytes, and no error.
 int run_raced() {
     const CUcontext context = begin();
     constexpr std::size_t kBytes = 16 * kMiB;
@@ -225,14 +226,14 @@ int run_raced() {
     return 0;
 }
 
-// Data that becomes next to nothing on its way where that is wanted.
+// Data that compresses to almost nothing where compression is on.
 int run_zeros(int rounds) {
     begin();
     constexpr std::size_t kBytes = 64 * kMiB;
     CUdeviceptr device = 0;
     std::vector<unsigned char> host(kBytes);
     must(driver.cuMemAlloc(&device, kBytes), "cuMemAlloc");
-    must(driver.cuMemcpyHtoD(device, host.data(), kMiB), "cuMemcpyHtoD");  // what opens the data connections
+    must(driver.cuMemcpyHtoD(device, host.data(), kMiB), "cuMemcpyHtoD");  // opens the lanes
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     for (int round = 0; round < rounds; ++round) {
         must(driver.cuMemcpyHtoD(device, host.data(), kBytes), "cuMemcpyHtoD");

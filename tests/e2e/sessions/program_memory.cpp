@@ -1,10 +1,10 @@
-// Modes about memory: what counts against a quota, and what freeing and failing copies do while others are at work.
+// Modes about memory: what counts against a quota, and how frees and failing copies affect other threads.
 //
-//   quota               under a quota of 64 MiB a device, all of it to be had whatever was done before
-//   free_behind_wait    stream-ordered frees behind a stream that waits keep nobody else from going on
-//   free_in_function    a host function may not free memory, and what it tried to free is still there
-//   failing_copies      a copy that fails says so itself, whoever synchronizes meanwhile
-//   load_when_full      code is loaded into what the client keeps of the memory and does not use
+//   quota             under a quota of 64 MiB a device, all of it is available whatever was done before
+//   free_behind_wait  stream-ordered frees behind a stream that waits do not block other threads
+//   free_in_function  a host function may not free memory, and what it tried to free is still there
+//   failing_copies    a copy that fails returns its own error, even while other threads synchronize
+//   load_when_full    code is loaded into memory that the client keeps and does not use
 
 #include <algorithm>
 #include <atomic>
@@ -29,7 +29,7 @@ std::size_t free_bytes() {
     return free;
 }
 
-// One allocation of the whole quota succeeds, and one byte more does not.
+// Checks that one allocation of the whole quota succeeds, and one byte more does not.
 void expect_all(const char* after) {
     expect(free_bytes() == kQuota, after);
     CUdeviceptr all = 0;
@@ -51,7 +51,7 @@ void use_small_blocks() {
     expect_all("after small blocks");
 }
 
-// What the pool keeps of memory that was freed.
+// Fills what the pool keeps of freed memory.
 void fill_pool(std::size_t bytes, CUstream stream) {
     CUmemoryPool pool = nullptr;
     std::uint64_t keep_all = ~std::uint64_t{0};
@@ -82,11 +82,11 @@ CUmemoryPool make_pool() {
     return pool;
 }
 
-// A pool of the program's own keeps what was freed until it is trimmed, and that counts.
+// A pool of the program keeps freed memory until it is trimmed, and that counts.
 void use_own_pool(CUstream stream) {
     const CUmemoryPool pool = make_pool();
     CUdeviceptr block = 0, plain = 0;
-    for (int i = 0; i < 2; ++i) {  // what is kept is had again
+    for (int i = 0; i < 2; ++i) {  // the second round reuses the memory that the pool kept
         must(driver.cuMemAllocFromPoolAsync(&block, kQuota / 2, pool, stream), "cuMemAllocFromPoolAsync");
         must(driver.cuMemFreeAsync(block, stream), "cuMemFreeAsync");
         must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
@@ -105,8 +105,8 @@ void use_own_pool(CUstream stream) {
     expect_all("after a pool was destroyed");
 }
 
-// A pool takes more of the device than is asked of it, and keeps that: little that is left is not to be had again and
-// again.
+// A pool allocates more from the device than was asked for and keeps it, so the small remainder of a quota must not be
+// given out repeatedly.
 void use_many_pools(CUstream stream) {
     constexpr std::size_t kLeft = 512, kSmallestArray = 512;
     const CUmemoryPool first = make_pool();
@@ -128,7 +128,7 @@ void use_many_pools(CUstream stream) {
         must(driver.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes), "cuMemPoolGetAttribute");
         held_bytes += bytes;
     }
-    // The one that grew beyond the quota, and none behind it.
+    // One pool may exceed the quota by its rounding, and none after it.
     expect(held_bytes <= 2 * kLeft, "many pools");
     expect(driver.cuMemAllocFromPoolAsync(&block, 0, first, stream) == CUDA_ERROR_INVALID_VALUE, "nothing of a pool");
     for (const CUmemoryPool pool : pools) {
@@ -141,8 +141,8 @@ void use_many_pools(CUstream stream) {
     expect_all("after many pools");
 }
 
-// What was freed in a stream that has not come to it is not there for another one: a pool would grow with each of
-// these.
+// Memory freed in a stream that has not reached the free yet is not available to another stream, so a pool would grow
+// with each of these.
 void use_pool_of_waiting_streams() {
     constexpr std::size_t kBlock = 48 * kMiB;
     const CUmemoryPool pool = make_pool();
@@ -167,7 +167,7 @@ void use_pool_of_waiting_streams() {
     expect_all("after a pool of waiting streams");
 }
 
-// Created, mapped, and let go of as usual: mapped memory still counts.
+// Created, mapped, and released as usual: mapped memory still counts.
 void use_mappings() {
     constexpr std::size_t kPart = 16 * kMiB, kParts = kQuota / kPart;
     CUdeviceptr place = 0;
@@ -186,7 +186,7 @@ void use_mappings() {
     }
     expect(driver.cuMemCreate(&handle, kPart, &properties, 0) == CUDA_ERROR_OUT_OF_MEMORY, "cuMemCreate beyond");
     must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
-    // Retained by its address: the memory lives, and counts, as long as either has it.
+    // Retained by its address: the memory lives, and counts, as long as the mapping or the handle exists.
     must(driver.cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(place)), "cuMemRetainAllocationHandle");
     must(driver.cuMemUnmap(place, kQuota), "cuMemUnmap");
     expect(free_bytes() == kQuota - kPart, "retained");
@@ -213,7 +213,7 @@ void use_arrays() {
         must(driver.cuArrayDestroy(each), "cuArrayDestroy");
     }
     expect_all("after arrays");
-    // Counted as what the driver takes, which is tiles.
+    // Counted as what the driver allocates, which is in tiles.
     const CUDA_ARRAY3D_DESCRIPTOR deep{1, 1, 16384, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0};
     must(driver.cuArray3DCreate(&array, &deep), "cuArray3DCreate");
     expect(free_bytes() == kQuota - 8 * kMiB, "an array of many slices");
@@ -221,7 +221,7 @@ void use_arrays() {
     expect_all("after an array of many slices");
 }
 
-// Allocates, and frees again where it is to.
+// A graph that allocates, and frees where asked to.
 struct AllocatingGraph {
     CUgraph graph = nullptr;
     CUgraphExec executable = nullptr;
@@ -266,7 +266,7 @@ CUgraphExec captured_allocation(std::size_t bytes, CUstream stream) {
     return executable;
 }
 
-// What a graph allocates counts from its launch on, and is kept when the graph frees it, until somebody else needs it.
+// What a graph allocates counts from its launch on. It is kept after the graph's free until an allocation needs it.
 void use_graphs(CUstream stream) {
     CUstream other = nullptr;
     CUdeviceptr block = 0;
@@ -321,7 +321,7 @@ int run_quota(CUstream stream) {
 int free_behind_wait(CUcontext context, CUstream stream) {
     std::atomic<bool> behind{false};
     block_until_release(stream);
-    // More than the worker takes for a stream that waits: this thread is made to wait, in a free as well.
+    // More than the worker queues for a stream that waits, so this thread blocks, possibly in a free.
     std::thread freeing([&] {
         use(context);
         for (int i = 0; i < 3000; ++i) {
@@ -335,7 +335,8 @@ int free_behind_wait(CUcontext context, CUstream stream) {
     while (!behind) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    std::this_thread::sleep_for(std::chrono::seconds(2));  // until it waits; were it not to by then, nothing is lost
+    std::this_thread::sleep_for(std::chrono::seconds(2));  // time for the thread to block; a shorter wait would only
+                                                           // test less
     CUstream other = nullptr;
     must(driver.cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     CUdeviceptr block = 0;

@@ -1,4 +1,4 @@
-// Pinned memory: copies in both directions from and to it, with its address told.
+// Pinned memory: copies in both directions, with its address passed to the GPU.
 
 #include <unistd.h>
 
@@ -38,7 +38,7 @@ int run_pinned(const std::string& mode) {
         std::fill(from, from + kWords, round);
         must(driver.cuMemcpyHtoDAsync(data, from, kBytes, stream), "cuMemcpyHtoDAsync");
         must(driver.cuMemcpyDtoHAsync(to, data, kBytes, stream), "cuMemcpyDtoHAsync");
-        // What was just copied goes on from there, without the program having waited for it.
+        // The copied data is copied on without the program waiting for it.
         must(driver.cuMemcpyHtoDAsync(data, to + 1, sizeof(unsigned), stream), "cuMemcpyHtoDAsync");
         must(driver.cuMemsetD32Async(data, round + 100, 1, stream), "cuMemsetD32Async");
         must(driver.cuMemcpyDtoHAsync(from, data, sizeof(unsigned), stream), "cuMemcpyDtoHAsync");
@@ -46,14 +46,14 @@ int run_pinned(const std::string& mode) {
         if (!all(to, round) || from[0] != round + 100) {
             return 20;
         }
-        // A synchronous copy has read its source, and written its destination, when it returns.
+        // A synchronous copy has read its source and written its destination when it returns.
         must(driver.cuMemcpyHtoD(data, to, kBytes), "cuMemcpyHtoD");
         std::memset(to, 0, kBytes);
         must(driver.cuMemcpyDtoH(to, data, kBytes), "cuMemcpyDtoH");
         if (!all(to, round)) {
             return 21;
         }
-        // Between pinned memory and the program's other memory, and within it.
+        // Between pinned and pageable memory, and within pinned memory.
         std::vector<unsigned> pageable(kWords, round + 1);
         const auto address = [](const void* at) { return reinterpret_cast<CUdeviceptr>(at); };
         must(driver.cuMemcpy(address(to), address(pageable.data()), kBytes), "cuMemcpy");

@@ -1,6 +1,5 @@
-// A bit of everything from several threads at once, while a stream that waits holds much: what each thread's own stream
-// computes is the proof that nothing was lost, doubled or put in another order.
-//
+// Many kinds of calls from several threads at once, while a waiting stream has much work queued. Each thread's stream
+// computes a value that shows that no operation was lost, duplicated or reordered.
 //   stress
 
 #include <algorithm>
@@ -17,12 +16,12 @@ namespace {
 
 constexpr std::size_t kThreads = 4;
 constexpr unsigned kRounds = 40;
-constexpr unsigned kHeld = 900;                     // launches that wait, below what a driver takes without blocking
-constexpr std::array kSizesWords = {64u, 40'000u};  // what rides in a command, and what does not
+constexpr unsigned kHeld = 900;                     // waiting launches, fewer than a driver queues without blocking
+constexpr std::array kSizesWords = {64u, 40'000u};  // a size that a command carries, and one that it does not
 
 using Events = std::array<CUevent, kThreads>;
 
-// One thread's stream and what it has to hold: all words the same.
+// One thread's stream, and the value that all of its words must have.
 class Chain {
   public:
     Chain(CUcontext context, CUfunction function, const Events& events, std::size_t number)
@@ -73,7 +72,7 @@ class Chain {
         must(driver.cuMemsetD32Async(data_, expected_, words_, stream_), "cuMemsetD32Async");
     }
 
-    // Its memory is free to be used again at once.
+    // The source may be overwritten when the call returns.
     void send_pageable() {
         expected_ = random_();
         std::vector<unsigned> words(words_, expected_);
@@ -88,7 +87,7 @@ class Chain {
         must(driver.cuMemcpyHtoDAsync(data_, pinned_, bytes(), stream_), "cuMemcpyHtoDAsync");
     }
 
-    // Freed behind work that still reads it.
+    // Frees memory behind work that still reads it.
     void use_stream_memory() {
         CUdeviceptr other = 0;
         must(driver.cuMemAllocAsync(&other, bytes(), stream_), "cuMemAllocAsync");

@@ -1,6 +1,5 @@
-// Modes that stand in one call when their worker is killed. Each says "waiting" before that call, "error CODE" and "at
-// MILLISECONDS" when it fails, then makes other calls, which must all give the same error, and returns from main().
-//
+// Modes that are inside one call when their worker is killed. Each prints "waiting" before that call, "error CODE" and
+// "at MILLISECONDS" when it fails, then makes other calls, which must all give the same error, and returns from main().
 //   wait_synchronize wait_download wait_upload wait_host_function wait_event launches
 
 #include <array>
@@ -13,7 +12,7 @@
 namespace gpupool::session_program {
 namespace {
 
-// Holds a stream up for longer than any test takes, without using the processor.
+// Blocks a stream for longer than any test takes, without using the processor.
 void block(CUstream stream) {
     must(driver.cuLaunchHostFunc(
              stream, [](void*) { std::this_thread::sleep_for(std::chrono::seconds(60)); }, nullptr),
@@ -75,7 +74,7 @@ int run_waiting(const std::string& mode) {
         return -1;
     }
     begin();
-    constexpr std::size_t kBytes = std::size_t{100} << 20;  // more than fits between here and the GPU
+    constexpr std::size_t kBytes = std::size_t{100} << 20;  // more than connection and staging buffer
     CUstream stream = nullptr;
     CUdeviceptr data = 0;
     must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
@@ -93,7 +92,7 @@ int run_waiting(const std::string& mode) {
         must(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
         must(driver.cuEventRecord(event, stream), "cuEventRecord");
         if (mode == "wait_host_function") {
-            // The function says that it runs, so the kill comes while it does; it ends a little after that.
+            // The function prints that it runs, so the kill happens during it; it returns a little later.
             must(driver.cuLaunchHostFunc(
                      stream,
                      [](void*) {

@@ -64,7 +64,7 @@ void BadLine::pump(transport::Connection& from, transport::Connection& to) {
             break;
         }
     }
-    // The end of one direction is the end of the line, as when a cable is pulled.
+    // The end of one direction ends both, as a pulled cable would.
     from.shutdown();
     to.shutdown();
 }

@@ -1,7 +1,8 @@
-// A bad line between programs and a server: passes bytes on, late, in crumbs, damaged, or only so many.
+// A bad line between programs and a server: forwards bytes with delay, in small pieces, damaged, or only a number of
+// them.
 //
 // Ownership: owns its threads and connections; ends them when destroyed. Threads: its own. Errors: a connection that
-// cannot be passed on is closed.
+// cannot be forwarded is closed.
 #pragma once
 
 #include <mutex>
@@ -17,7 +18,8 @@ namespace gpupool::test {
 class BadLine {
   public:
     enum class Of { every_connection, first_connection };
-    // `up`: from program to server; `down`: back. `bad`: of which they are.
+    // `up`: from program to server; `down`: back. `bad`: which connections get the faults; others are forwarded
+    // unchanged.
     BadLine(const std::string& server, const transport::faulty::Faults& up, const transport::faulty::Faults& down,
             Of bad = Of::every_connection);
     ~BadLine();

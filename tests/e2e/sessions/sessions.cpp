@@ -34,7 +34,7 @@ std::vector<std::string> client_environment(const Daemon& daemon) {
     };
     if (const std::string runtime = GPUPOOL_SANITIZER_RUNTIME; !runtime.empty()) {
         environment.push_back("LD_PRELOAD=" + runtime);
-        // The session lives as long as the process, so what it holds at the end is not lost.
+        // The session lives as long as the process, so what it still holds at exit is no leak.
         environment.push_back("ASAN_OPTIONS=detect_leaks=0");
     }
     return environment;
@@ -50,7 +50,7 @@ std::vector<std::string> inherited_environment() {
     return entries;
 }
 
-// `own`, and what `others` add to it.
+// `own`, and the entries of `others` whose names it lacks.
 std::vector<std::string> merged(std::vector<std::string> own, const std::vector<std::string>& others) {
     for (const std::string& entry : others) {
         const auto name = entry.substr(0, entry.find('=') + 1);
@@ -78,7 +78,7 @@ std::string session_settings(const std::string& settings) {
 
 Program::Program(const Daemon& daemon, const std::vector<std::string>& arguments,
                  const std::vector<std::string>& environment) {
-    // The first of a name counts, so what is nearest comes first.
+    // The first entry of a name counts, so the most specific settings are first.
     std::vector<std::string> entries = merged(merged(environment, client_environment(daemon)), inherited_environment());
     std::vector<std::string> words = arguments;
     int ends[2];
@@ -120,7 +120,7 @@ long long Program::number(const std::string& word, milliseconds timeout) const {
     long long found = -1;
     eventually(
         [&] {
-            const bool over = !process_exists(process_);  // before the look at what it said: that may be its last word
+            const bool over = !process_exists(process_);  // read before the output, so that no output is missed
             std::istringstream lines(output());
             for (std::string line; std::getline(lines, line);) {
                 if (line.starts_with(word + " ")) {
@@ -209,13 +209,14 @@ void SessionTest::SetUp() {
     daemon_ = std::make_unique<Daemon>(session_settings(settings_));
     bystander_ = std::make_unique<Program>(*daemon_, session_program("steady"));
     ASSERT_TRUE(bystander_->says("ready"));
-    // What a worker says of its memory comes a moment after its program took it.
+    // A worker may report its memory a moment after its program allocated it.
     ASSERT_TRUE(eventually([&] { return session_of(*daemon_, bystander_->process()).memory_used_bytes != 0; }));
 }
 
 void SessionTest::TearDown() {
     if (bystander_survives_ && !::testing::Test::HasFatalFailure()) {
-        std::this_thread::sleep_for(milliseconds(100));  // in which it goes on, however short the test was
+        std::this_thread::sleep_for(milliseconds(100));  // time for the bystander to make further checks, however short
+                                                         // the test was
         bystander_->end_input();
         EXPECT_TRUE(bystander_->succeeds());
         EXPECT_GT(bystander_->number("rounds", milliseconds(0)), 1);

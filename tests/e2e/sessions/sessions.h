@@ -1,7 +1,7 @@
-// A server on the software GPU with its real worker, programs run through it, and the bystander whose results must stay
-// right whatever happens to others.
+// A server on the software GPU with its real worker, programs that run on it, and the bystander, whose results must
+// stay right whatever happens to other sessions.
 //
-// Ownership: whoever starts a server or a program sees it ended. Threads: the test's. Errors: test failures.
+// Ownership: destructors end servers and programs. Threads: the test's. Errors: test failures.
 #pragma once
 
 #include <string>
@@ -11,13 +11,13 @@
 
 namespace gpupool::test {
 
-// What a program may take that does not hang: under a sanitizer, on a machine that does much else.
+// How long a program that does not hang may take under a sanitizer on a loaded machine.
 constexpr milliseconds kTimeout(180000);
 
-// A gpupoold with the real worker. `settings` as for Daemon.
+// Settings of a gpupoold with the real worker; `settings` as for Daemon.
 std::string session_settings(const std::string& settings = "");
 
-// A program with the client library in place, its output read from a file.
+// A program that uses the client library, with its output redirected to a file.
 class Program {
   public:
     Program(const Daemon& daemon, const std::vector<std::string>& arguments,
@@ -28,16 +28,16 @@ class Program {
     [[nodiscard]] pid_t process() const { return process_; }
     [[nodiscard]] std::string output() const;
     [[nodiscard]] std::string errors() const;
-    // Waits for a line that begins with `word` and gives the number behind it; -1 when there is none in time.
+    // Waits for a line that begins with `word` and returns the number after it; -1 on a timeout.
     [[nodiscard]] long long number(const std::string& word, milliseconds timeout = kTimeout) const;
     [[nodiscard]] bool says(const std::string& word, milliseconds timeout = kTimeout) const {
         return number(word, timeout) >= 0;
     }
     void signal(int number) const;
     void end_input();  // closes its stdin
-    // The status as waitpid gives it; -1 when it is still there after `timeout`.
+    // The status as waitpid returns it; -1 when the program still runs after `timeout`.
     int wait(milliseconds timeout = kTimeout);
-    // True when it ended by itself with status 0 in time; a failure shows its output.
+    // True when it ended by itself with status 0 in time; on failure prints its output.
     [[nodiscard]] ::testing::AssertionResult succeeds(milliseconds timeout = kTimeout);
 
   private:
@@ -47,24 +47,25 @@ class Program {
     int status_ = -1;
 };
 
-// A program of gpupool_session_program.
+// The command line for a mode of gpupool_session_program.
 std::vector<std::string> session_program(const std::string& mode);
 
 // The session of that process, once it is listed.
 cli::SessionStatus session_of(const Daemon& daemon, pid_t process);
 
-// No session with that worker is listed, and its process is gone, within `timeout`.
+// True when within `timeout` no session with that worker is listed and its process is gone.
 bool is_gone(const Daemon& daemon, const cli::SessionStatus& session, milliseconds timeout = milliseconds(1000));
 
 std::int64_t now_ms();
 
-// A server, and a session beside the one that is tested: it checks its results without end.
+// A server with the bystander: a session that checks its results without end beside the tested one.
 class SessionTest : public ::testing::Test {
   protected:
     void SetUp() override;
-    // The bystander's results were all right, a new session works, and nothing of other sessions is left.
+    // Checks that all of the bystander's results were right, that a new session works, and that nothing of other
+    // sessions is left.
     void TearDown() override;
-    // What belongs to the bystander alone.
+    // The sessions other than the bystander's.
     [[nodiscard]] std::vector<cli::SessionStatus> others() const;
 
     std::unique_ptr<Daemon> daemon_;

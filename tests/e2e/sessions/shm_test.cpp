@@ -1,4 +1,5 @@
-// Sessions over shared memory: how they come about, and that they end as those over TCP do, whoever dies or lies.
+// Sessions over shared memory: how they are chosen, and that they end as sessions over TCP do when a peer dies or
+// misbehaves.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -31,7 +32,7 @@ std::string shm_peer(pid_t process) {
 
 class Shm : public SessionTest {
   protected:
-    // A program of this kind, once it says `word`.
+    // Starts a program in this mode, and waits until it prints `word`.
     std::unique_ptr<Program> begin(const std::string& mode, const std::string& word = "ready") {
         auto program = std::make_unique<Program>(*daemon_, session_program(mode), kOverShm);
         EXPECT_TRUE(program->says(word));
@@ -39,17 +40,18 @@ class Shm : public SessionTest {
     }
 };
 
-TEST_F(Shm, IsChosenByItselfOnALoopbackAddress) {
+TEST_F(Shm, IsChosenAutomaticallyOnALoopbackAddress) {
     Program by_itself(*daemon_, session_program("steady"), {"GPUPOOL_TRANSPORT=auto"});
     ASSERT_TRUE(by_itself.says("ready"));
     EXPECT_EQ(session_of(*daemon_, by_itself.process()).peer, shm_peer(by_itself.process()));
-    EXPECT_TRUE(session_of(*daemon_, bystander_->process()).peer.starts_with("tcp 127.0.0.1:")) << "it asked for TCP";
+    EXPECT_TRUE(session_of(*daemon_, bystander_->process()).peer.starts_with("tcp 127.0.0.1:"))
+        << "the bystander is configured for TCP";
     by_itself.end_input();
     EXPECT_TRUE(by_itself.succeeds());
     EXPECT_EQ(by_itself.errors(), "");
 }
 
-TEST_F(Shm, SeveralSessionsDoNotMeet) {
+TEST_F(Shm, SessionsAreSeparate) {
     auto first = begin("steady");
     auto second = begin("busy");
     auto third = begin("steady");
@@ -62,13 +64,13 @@ TEST_F(Shm, SeveralSessionsDoNotMeet) {
     }
 }
 
-TEST_F(Shm, CopiesOfMemoryThatChangesGoOn) {
+TEST_F(Shm, CopiesOfChangingMemoryContinue) {
     Program program(*daemon_, session_program("lanes_raced"), kOverShm);
     EXPECT_TRUE(program.succeeds(milliseconds(150000)));
     EXPECT_EQ(program.number("transfers"), 7);
 }
 
-TEST_F(Shm, AKilledClientLeavesNothing) {
+TEST_F(Shm, KilledClientLeavesNothing) {
     for (const int pause_ms : {0, 30, 90, 150}) {
         auto victim = begin("busy");
         const auto session = session_of(*daemon_, victim->process());
@@ -78,7 +80,7 @@ TEST_F(Shm, AKilledClientLeavesNothing) {
     }
 }
 
-TEST_F(Shm, AStoppedClientKeepsItsSession) {
+TEST_F(Shm, StoppedClientKeepsItsSession) {
     auto victim = begin("steady");
     const auto session = session_of(*daemon_, victim->process());
     victim->signal(SIGSTOP);
@@ -89,11 +91,11 @@ TEST_F(Shm, AStoppedClientKeepsItsSession) {
     EXPECT_TRUE(victim->succeeds());
 }
 
-TEST_F(Shm, AKilledWorkerIsAnErrorAtOnce) {
+TEST_F(Shm, KilledWorkerGivesAnErrorAtOnce) {
     for (const char* mode : {"wait_synchronize", "wait_download", "wait_upload", "launches"}) {
         auto victim = begin(mode, "waiting");
         const auto session = session_of(*daemon_, victim->process());
-        std::this_thread::sleep_for(milliseconds(200));  // into the call
+        std::this_thread::sleep_for(milliseconds(200));  // until it is inside the call
         const auto killed_at = now_ms();
         ASSERT_EQ(::kill(static_cast<pid_t>(session.worker_process_id), SIGKILL), 0);
         EXPECT_EQ(victim->number("error", milliseconds(5000)), kSessionLost) << mode;
@@ -103,7 +105,7 @@ TEST_F(Shm, AKilledWorkerIsAnErrorAtOnce) {
     }
 }
 
-TEST_F(Shm, SessionsOutliveTheirDaemon) {
+TEST_F(Shm, SessionsSurviveADaemonCrash) {
     auto program = begin("steady");
     const auto session = session_of(*daemon_, program->process());
     daemon_->kill_hard();
@@ -111,7 +113,7 @@ TEST_F(Shm, SessionsOutliveTheirDaemon) {
     EXPECT_EQ(session_of(*daemon_, program->process()).peer, session.peer);
     program->end_input();
     EXPECT_TRUE(program->succeeds());
-    EXPECT_TRUE(begin("steady") != nullptr) << "the next daemon is found as well";
+    EXPECT_TRUE(begin("steady") != nullptr) << "a session must find the next daemon";
 }
 
 class ShmTurnedOff : public Shm {
@@ -119,13 +121,13 @@ class ShmTurnedOff : public Shm {
     ShmTurnedOff() { settings_ = "local = false\n"; }
 };
 
-TEST_F(ShmTurnedOff, ByTheServerMeansTcp) {
+TEST_F(ShmTurnedOff, ByTheServerFallsBackToTcp) {
     Program by_itself(*daemon_, session_program("steady"), {"GPUPOOL_TRANSPORT=auto"});
     ASSERT_TRUE(by_itself.says("ready"));
     EXPECT_TRUE(session_of(*daemon_, by_itself.process()).peer.starts_with("tcp 127.0.0.1:"));
     by_itself.end_input();
     EXPECT_TRUE(by_itself.succeeds());
-    EXPECT_EQ(by_itself.errors(), "") << "the way back to TCP is silent";
+    EXPECT_EQ(by_itself.errors(), "") << "the fallback to TCP must be silent";
     Program insists(*daemon_, session_program("steady"), kOverShm);
     EXPECT_NE(insists.wait(), 0);
     for (const std::string& part : {"cannot share memory with " + daemon_->address(), std::string("local = false"),
@@ -156,16 +158,16 @@ TEST(ShmPath, ServesAlone) {
     for (int round = 0; round < 2; ++round) {
         Program program(daemon, {std::string(TEST_PROGRAMS) + "/vector_add"}, {"GPUPOOL_TRANSPORT=auto"});
         EXPECT_TRUE(program.succeeds());
-        daemon.kill_hard();  // what is left of its socket is no obstacle
+        daemon.kill_hard();  // the socket file that it leaves must not be an obstacle
         daemon.start();
     }
 }
 
-// As from a container that shares the socket's folder: users, processes and network of its own.
-TEST(ShmPath, ServesOtherNameSpaces) {
+// As from a container that shares the socket's folder: its own user, process and network namespaces.
+TEST(ShmPath, ServesOtherNamespaces) {
     const std::string isolated = "unshare -Urpfn --mount-proc ";
     if (std::system((isolated + "true 2>/dev/null").c_str()) != 0) {
-        GTEST_SKIP() << "this machine gives no name spaces to users";
+        GTEST_SKIP() << "this machine does not allow user namespaces";
     }
     const TemporaryFolder folder;
     const std::string address = "unix:" + folder.path() + "/gpupool.sock";
@@ -185,7 +187,7 @@ std::unique_ptr<transport::Connection> connect_by_shm(const Daemon& daemon) {
     return std::move(*connection);
 }
 
-// A session over shared memory whose client writes where it likes.
+// The client of a session over shared memory that writes anywhere in the rings.
 class Scribbler {
   public:
     explicit Scribbler(const Daemon& daemon) {
@@ -221,20 +223,20 @@ class Scribbler {
 class ShmHostile : public Shm {
   protected:
     void TearDown() override {
-        // Whatever ended a session was said in words; a worker that died of a signal says nothing.
+        // Every session ended with a logged reason; a worker that died of a signal would log none.
         EXPECT_EQ(daemon_->log().find("(signal"), std::string::npos);
         Shm::TearDown();
     }
 };
 
-TEST_F(ShmHostile, AnImpossibleIndexEndsItsSessionAlone) {
+TEST_F(ShmHostile, ImpossibleIndexEndsOnlyItsSession) {
     Scribbler liar(*daemon_);
     liar.written().fetch_add(transport::shm::kRingBytes + 1);
     liar.ring();
     EXPECT_TRUE(is_gone(*daemon_, liar.session()));
 }
 
-TEST_F(ShmHostile, GarbageInTheRingEndsItsSessionAlone) {
+TEST_F(ShmHostile, GarbageInTheRingEndsOnlyItsSession) {
     Scribbler liar(*daemon_);
     std::memset(liar.memory().data() + transport::shm::kControlBytes, 0x5a, transport::shm::kRingBytes);
     liar.written().fetch_add(4096);
@@ -242,15 +244,15 @@ TEST_F(ShmHostile, GarbageInTheRingEndsItsSessionAlone) {
     EXPECT_TRUE(is_gone(*daemon_, liar.session()));
 }
 
-TEST_F(ShmHostile, MemoryThatIsTakenAwayEndsItsSessionAlone) {
+TEST_F(ShmHostile, PunchedOutMemoryEndsOnlyItsSession) {
     Scribbler liar(*daemon_);
-    EXPECT_NE(::ftruncate(liar.file(), 0), 0) << "the seal holds";
+    EXPECT_NE(::ftruncate(liar.file(), 0), 0) << "the seal must prevent truncation";
     ASSERT_EQ(::fallocate(liar.file(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, transport::shm::kMemoryBytes), 0);
     liar.ring();  // its indices are zero now
     EXPECT_TRUE(is_gone(*daemon_, liar.session()));
 }
 
-TEST_F(ShmHostile, EndlessScribblingEndsItsSessionAlone) {
+TEST_F(ShmHostile, ContinuousScribblingEndsOnlyItsSession) {
     Scribbler liar(*daemon_);
     std::uint64_t word = 1;
     const bool gone = eventually([&] {
@@ -267,13 +269,13 @@ TEST_F(ShmHostile, EndlessScribblingEndsItsSessionAlone) {
     EXPECT_TRUE(gone);
 }
 
-// ---- pinned memory that is the program's and the GPU's
+// ---- pinned memory shared by program and GPU
 
 bool is_mapped_file(pid_t process, const char* name, long long address) {
     std::ifstream maps(fmt::format("/proc/{}/maps", process));
     const std::string start = fmt::format("{:x}-", address);
     for (std::string line; std::getline(maps, line);) {
-        // Neighbours of the same file would be one mapping; each piece of memory is a file of its own.
+        // Adjacent mappings of one file would be merged; each allocation has its own file.
         if (line.starts_with(start) && line.find(name) != std::string::npos) {
             return true;
         }
@@ -281,7 +283,7 @@ bool is_mapped_file(pid_t process, const char* name, long long address) {
     return false;
 }
 
-TEST_F(Shm, PinnedMemoryIsTheWorkersAsWell) {
+TEST_F(Shm, PinnedMemoryIsMappedByTheWorker) {
     auto program = begin("pinned", "pinned");
     const long long address = program->number("pinned");
     const auto worker = static_cast<pid_t>(session_of(*daemon_, program->process()).worker_process_id);
@@ -291,7 +293,7 @@ TEST_F(Shm, PinnedMemoryIsTheWorkersAsWell) {
     EXPECT_TRUE(program->succeeds());
 }
 
-TEST_F(Shm, PinnedMemoryOverTcpIsNot) {
+TEST_F(Shm, PinnedMemoryOverTcpIsNotShared) {
     Program program(*daemon_, session_program("pinned"), {"GPUPOOL_TRANSPORT=tcp"});
     const long long address = program.number("pinned");
     EXPECT_FALSE(is_mapped_file(program.process(), "memfd:gpupool-pinned", address));
@@ -299,7 +301,7 @@ TEST_F(Shm, PinnedMemoryOverTcpIsNot) {
     EXPECT_TRUE(program.succeeds());
 }
 
-// A client by hand that gives the worker memory of its own.
+// A hostile client that gives the worker memory of its own.
 class Sharing : public ShmHostile {
   protected:
     static constexpr std::uint64_t kBytes = 1u << 20;
@@ -335,7 +337,7 @@ class Sharing : public ShmHostile {
     CUdeviceptr address_ = 0;
 };
 
-TEST_F(Sharing, TheGpuReadsAndWritesTheVeryMemory) {
+TEST_F(Sharing, GpuAccessesTheSharedMemory) {
     ASSERT_EQ(share(file_.get(), address_, kBytes), CUDA_SUCCESS);
     const CUdeviceptr slab = client_->make_slab(2u << 20);
     const CUstream stream = client_->make_stream();
@@ -348,12 +350,12 @@ TEST_F(Sharing, TheGpuReadsAndWritesTheVeryMemory) {
     std::vector<std::byte> expected(64, std::byte{0x11});
     std::fill(expected.begin() + 32, expected.begin() + 48, std::byte{0x22});
     EXPECT_EQ(std::memcmp(memory_, expected.data(), expected.size()), 0);
-    // Ended as a mirror is, and then it is nobody's.
+    // Unregistered as a mirror is; then the address is no longer known.
     EXPECT_EQ(client_->call<calls::gpHostUnmirror>(address_), CUDA_SUCCESS);
     EXPECT_EQ(share(file_.get(), address_, kBytes), CUDA_SUCCESS);
 }
 
-TEST_F(Sharing, AnAddressThatTheWorkerUsesIsNotSupported) {
+TEST_F(Sharing, AddressInUseByTheWorkerIsNotSupported) {
     EXPECT_EQ(share(file_.get(), HostileClient::kWindowBase, kBytes), CUDA_ERROR_NOT_SUPPORTED);
     ASSERT_EQ(share(file_.get(), address_, kBytes), CUDA_SUCCESS);
     EXPECT_EQ(share(file_.get(), address_, kBytes), CUDA_ERROR_NOT_SUPPORTED);
@@ -361,8 +363,8 @@ TEST_F(Sharing, AnAddressThatTheWorkerUsesIsNotSupported) {
     EXPECT_TRUE(client_->alive());
 }
 
-// The worker would take its pages, on the server's account.
-TEST_F(Sharing, MemoryThatIsNotThereYetIsRefused) {
+// The worker would allocate its pages, on the server's account.
+TEST_F(Sharing, SparseMemoryIsRefused) {
     ASSERT_EQ(::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, kBytes / 2, 4096), 0);
     EXPECT_EQ(share(file_.get(), address_, kBytes), CUDA_ERROR_OUT_OF_MEMORY);
     memory_[kBytes / 2] = std::byte{1};
@@ -374,7 +376,7 @@ class SharingLittle : public Sharing {
     SharingLittle() { settings_ = "[limits]\nshared_memory = \"1MiB\"\n"; }
 };
 
-TEST_F(SharingLittle, ASessionSharesNoMoreThanItMay) {
+TEST_F(SharingLittle, SharedMemoryIsLimited) {
     auto* const more =
         static_cast<std::byte*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     const auto file = transport::shm::SharedMemory::make_file("test", 4096);
@@ -386,33 +388,33 @@ TEST_F(SharingLittle, ASessionSharesNoMoreThanItMay) {
     ::munmap(more, 4096);
 }
 
-TEST_F(SharingLittle, AProgramHasPinnedMemoryAllTheSame) {
-    // Two blocks of a mebibyte.
+TEST_F(SharingLittle, PinnedMemoryAboveTheLimitStillWorks) {
+    // Two blocks of 1 MiB.
     Program program(*daemon_, session_program("pinned"), kOverShm);
     const long long address = program.number("pinned");
-    EXPECT_TRUE(is_mapped_file(program.process(), "memfd:gpupool-pinned", address)) << "the first";
+    EXPECT_TRUE(is_mapped_file(program.process(), "memfd:gpupool-pinned", address)) << "the first block is shared";
     program.end_input();
     EXPECT_TRUE(program.succeeds());
 }
 
-TEST_F(Sharing, NothingGivenEndsTheSessionAlone) {
+TEST_F(Sharing, MissingDescriptorEndsOnlyItsSession) {
     EXPECT_EQ(client_->call<calls::gpHostShare>(context_, address_, kBytes), std::nullopt);
     EXPECT_TRUE(is_gone(*daemon_, client_->session()));
 }
 
-TEST_F(Sharing, AnotherSizeEndsTheSessionAlone) {
+TEST_F(Sharing, WrongSizeEndsOnlyItsSession) {
     EXPECT_EQ(share(file_.get(), address_, 2 * kBytes), std::nullopt);
     EXPECT_TRUE(is_gone(*daemon_, client_->session()));
 }
 
-TEST_F(Sharing, MemoryThatCanShrinkEndsTheSessionAlone) {
+TEST_F(Sharing, ShrinkableMemoryEndsOnlyItsSession) {
     const UniqueFd file(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     ASSERT_EQ(::ftruncate(file.get(), kBytes), 0);
     EXPECT_EQ(share(file.get(), address_, kBytes), std::nullopt);
     EXPECT_TRUE(is_gone(*daemon_, client_->session()));
 }
 
-TEST_F(Sharing, AHoleInItIsZerosForTheGpu) {
+TEST_F(Sharing, HoleReadsAsZerosOnTheGpu) {
     ASSERT_EQ(share(file_.get(), address_, kBytes), CUDA_SUCCESS);
     std::memset(memory_, 0x33, kBytes);
     ASSERT_EQ(::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kBytes), 0);

@@ -1,4 +1,4 @@
-// What makes a session start sooner: code images that earlier sessions brought, and workers that wait for it.
+// What makes sessions start sooner: code images kept from earlier sessions, and workers in stock.
 
 #include <sys/stat.h>
 
@@ -24,7 +24,7 @@ struct Traffic {
     long long sent = -1, sent_bytes = -1, wire_bytes = -1, found = -1, registered_bytes = -1;
 };
 
-// What a program's summary says of code images.
+// The figures about code images from a program's summary.
 Traffic read_summary(const std::string& path) {
     Traffic traffic;
     std::ifstream file(path);
@@ -50,7 +50,7 @@ Traffic run(const Daemon& daemon, const std::string& token = "") {
     Program program(daemon, vector_add(), {"GPUPOOL_SUMMARY=" + summary, "GPUPOOL_TOKEN=" + token});
     EXPECT_TRUE(program.succeeds());
     EXPECT_EQ(program.errors(), "");
-    // What it brought is kept when its worker has ended.
+    // The images are kept after the worker has ended.
     EXPECT_TRUE(eventually([&] {
         const auto status = daemon.status(token);
         return status && status->sessions.empty();
@@ -61,7 +61,7 @@ Traffic run(const Daemon& daemon, const std::string& token = "") {
 class KeptCode : public ::testing::Test {
   protected:
     void start(const std::string& settings = "") { daemon_ = std::make_unique<Daemon>(session_settings(settings)); }
-    // Where the daemon keeps code images unless it is told otherwise.
+    // Where the daemon keeps code images by default.
     [[nodiscard]] std::string root() const { return daemon_->folder().path() + "/cache/gpupool/images"; }
     [[nodiscard]] std::vector<fs::path> files() const {
         std::vector<fs::path> found;
@@ -77,12 +77,12 @@ class KeptCode : public ::testing::Test {
     std::unique_ptr<Daemon> daemon_;
 };
 
-TEST_F(KeptCode, ASecondSessionSendsNone) {
+TEST_F(KeptCode, SecondSessionSendsNoImages) {
     start();
     const Traffic first = run(*daemon_);
     EXPECT_EQ(first.sent, 1);
     EXPECT_GT(first.sent_bytes, 0);
-    EXPECT_LT(first.sent_bytes, first.registered_bytes) << "one image of those in the fat binary";
+    EXPECT_LT(first.sent_bytes, first.registered_bytes) << "only one image of the fat binary is sent";
     EXPECT_EQ(first.found, 0);
     const Traffic second = run(*daemon_);
     EXPECT_EQ(second.sent, 0);
@@ -93,7 +93,7 @@ TEST_F(KeptCode, ASecondSessionSendsNone) {
     EXPECT_EQ(facts.st_mode & 0777, 0700u);
 }
 
-TEST_F(KeptCode, SessionsAtOnceDisturbNobody) {
+TEST_F(KeptCode, ConcurrentSessionsDoNotInterfere) {
     start();
     std::vector<std::unique_ptr<Program>> programs;
     for (int i = 0; i < 6; ++i) {
@@ -106,7 +106,7 @@ TEST_F(KeptCode, SessionsAtOnceDisturbNobody) {
     EXPECT_EQ(files().size(), 1u);
 }
 
-TEST_F(KeptCode, ADamagedFileIsNoticedAndHealed) {
+TEST_F(KeptCode, DamagedFileIsDetectedAndReplaced) {
     start();
     run(*daemon_);
     ASSERT_EQ(files().size(), 1u);
@@ -116,12 +116,12 @@ TEST_F(KeptCode, ADamagedFileIsNoticedAndHealed) {
         damage.seekp(200);
         damage.put('\x7f');
     }
-    EXPECT_EQ(run(*daemon_).sent, 1) << "it was sent again";
+    EXPECT_EQ(run(*daemon_).sent, 1) << "the damaged image must be sent again";
     EXPECT_NE(daemon_->log().find("is damaged"), std::string::npos);
-    EXPECT_EQ(run(*daemon_).sent, 0) << "and is whole again";
+    EXPECT_EQ(run(*daemon_).sent, 0) << "the stored image must be whole again";
 }
 
-TEST_F(KeptCode, BelongsToOneTenant) {
+TEST_F(KeptCode, IsSeparateForEachTenant) {
     start("[auth]\ntokens = [\"token-of-one\", \"token-of-two\"]\n");
     EXPECT_EQ(run(*daemon_, "token-of-one").sent, 1);
     EXPECT_EQ(run(*daemon_, "token-of-two").sent, 1);
@@ -133,7 +133,7 @@ TEST_F(KeptCode, BelongsToOneTenant) {
     EXPECT_EQ(kept[0].string().find("token"), std::string::npos) << kept[0];
 }
 
-TEST_F(KeptCode, KeepsNothingAboveItsLimit) {
+TEST_F(KeptCode, ImagesAboveTheLimitAreNotKept) {
     start("[images]\nlimit = 100\n");
     EXPECT_EQ(run(*daemon_).sent, 1);
     EXPECT_EQ(run(*daemon_).sent, 1);
@@ -147,18 +147,18 @@ TEST_F(KeptCode, CanBeTurnedOff) {
     EXPECT_FALSE(fs::exists(root()));
 }
 
-TEST_F(KeptCode, WithoutAPlaceForItAllElseWorks) {
+TEST_F(KeptCode, SessionsWorkWithoutAStore) {
     start("[images]\ndirectory = \"/proc/gpupool/images\"\n");
     EXPECT_EQ(run(*daemon_).sent, 1);
     EXPECT_EQ(run(*daemon_).sent, 1);
     const std::string log = daemon_->log();
     const auto warning = log.find("code images are not kept");
     ASSERT_NE(warning, std::string::npos) << log;
-    EXPECT_EQ(log.find("code images are not kept", warning + 1), std::string::npos) << "once";
+    EXPECT_EQ(log.find("code images are not kept", warning + 1), std::string::npos) << "the warning must appear once";
 }
 
-// Over a line that does not keep up.
-TEST_F(KeptCode, ASlowLineCarriesThemCompressed) {
+// Over a line that is slower than the sender.
+TEST_F(KeptCode, ImagesAreCompressedOnASlowLine) {
     start("[images]\ndirectory = \"off\"\n");
     const TemporaryFolder folder;
     std::stringstream kernels;
@@ -194,7 +194,7 @@ class Stock : public ::testing::Test {
             },
             milliseconds(20000));
     }
-    // The worker that waits, while there is no session.
+    // The process of the worker in stock, while there is no session.
     [[nodiscard]] pid_t waiting() const {
         std::ifstream file("/proc/" + std::to_string(daemon_->process()) + "/task/" +
                            std::to_string(daemon_->process()) + "/children");
@@ -206,7 +206,7 @@ class Stock : public ::testing::Test {
     std::unique_ptr<Daemon> daemon_;
 };
 
-TEST_F(Stock, IsNoSession) {
+TEST_F(Stock, IsNotListedAsASession) {
     start();
     ASSERT_TRUE(is_ready());
     const auto status = daemon_->status();
@@ -215,7 +215,7 @@ TEST_F(Stock, IsNoSession) {
     EXPECT_EQ(daemon_->children(), 1u);
 }
 
-TEST_F(Stock, IsTakenAndReplaced) {
+TEST_F(Stock, TakenWorkerIsReplaced) {
     start();
     ASSERT_TRUE(is_ready());
     const pid_t prepared = waiting();
@@ -224,7 +224,7 @@ TEST_F(Stock, IsTakenAndReplaced) {
     const auto session = session_of(*daemon_, program.process());
     EXPECT_EQ(static_cast<pid_t>(session.worker_process_id), prepared);
     EXPECT_EQ(session.state, "running");
-    EXPECT_TRUE(is_ready()) << "another takes its place";
+    EXPECT_TRUE(is_ready()) << "another worker must take its place";
     EXPECT_EQ(daemon_->sessions(1).size(), 1u);
     program.end_input();
     EXPECT_TRUE(program.succeeds());
@@ -232,7 +232,7 @@ TEST_F(Stock, IsTakenAndReplaced) {
     EXPECT_TRUE(is_ready());
 }
 
-TEST_F(Stock, TakesNoPlaceOfASession) {
+TEST_F(Stock, TakesNoSessionsPlace) {
     start("[stock]\nworkers = 2\n[limits]\nsessions = 1\n");
     ASSERT_TRUE(is_ready(2));
     for (int i = 0; i < 3; ++i) {
@@ -242,7 +242,7 @@ TEST_F(Stock, TakesNoPlaceOfASession) {
     }
 }
 
-TEST_F(Stock, AnotherEnvironmentStartsCold) {
+TEST_F(Stock, OtherEnvironmentGetsANewWorker) {
     start("[stock]\nworkers = 1\n", {"GPUPOOL_SOFTGPU_DEVICES=4"});
     ASSERT_TRUE(is_ready());
     const pid_t prepared = waiting();
@@ -257,8 +257,8 @@ TEST_F(Stock, AnotherEnvironmentStartsCold) {
         return count;
     };
     EXPECT_EQ(devices("2,1"), 2u);
-    EXPECT_EQ(daemon_->log().find("of the stock\n"), std::string::npos) << "the one that waits sees four";
-    // The next one waits for what was asked for last.
+    EXPECT_EQ(daemon_->log().find("of the stock\n"), std::string::npos) << "the worker in stock sees four devices";
+    // The next one is prepared for the environment of the last session.
     EXPECT_TRUE(eventually([&] { return !process_exists(prepared); }, milliseconds(20000)));
     ASSERT_TRUE(is_ready());
     EXPECT_EQ(devices("2,1"), 2u);
@@ -266,7 +266,7 @@ TEST_F(Stock, AnotherEnvironmentStartsCold) {
     EXPECT_EQ(devices("3"), 1u);
 }
 
-TEST_F(Stock, WhatPyTorchSaysIsTheDefault) {
+TEST_F(Stock, DefaultEnvironmentMatchesPyTorchs) {
     start();
     ASSERT_TRUE(is_ready());
     Program program(*daemon_, vector_add(), {"CUDA_MODULE_LOADING=LAZY"});
@@ -274,19 +274,19 @@ TEST_F(Stock, WhatPyTorchSaysIsTheDefault) {
     EXPECT_NE(daemon_->log().find("of the stock\n"), std::string::npos);
 }
 
-TEST_F(Stock, OneThatIsKilledIsReplaced) {
+TEST_F(Stock, KilledWorkerIsReplaced) {
     start();
     ASSERT_TRUE(is_ready());
     const pid_t prepared = waiting();
     ::kill(prepared, SIGKILL);
-    // One that asks before its end is known starts cold.
+    // A client that connects before the death is detected gets a worker started for it.
     Program program(*daemon_, vector_add());
     EXPECT_TRUE(program.succeeds());
     EXPECT_TRUE(is_ready());
     EXPECT_NE(waiting(), prepared);
 }
 
-TEST_F(Stock, NoneOutlivesItsDaemon) {
+TEST_F(Stock, EndsWithItsDaemon) {
     for (const int signal : {SIGTERM, SIGKILL, SIGUSR1}) {
         start("[stock]\nworkers = 3\n");
         ASSERT_TRUE(is_ready(3));
@@ -297,7 +297,7 @@ TEST_F(Stock, NoneOutlivesItsDaemon) {
     }
 }
 
-TEST_F(Stock, ATakenOneOutlivesItsDaemon) {
+TEST_F(Stock, TakenWorkerSurvivesItsDaemon) {
     start();
     ASSERT_TRUE(is_ready());
     const pid_t prepared = waiting();
@@ -314,20 +314,20 @@ TEST_F(Stock, MayHoldContexts) {
     start("[stock]\nworkers = 1\ncontexts = true\n");
     ASSERT_TRUE(is_ready());
     EXPECT_TRUE(daemon_->status()->stock_contexts);
-    // It makes and ends contexts, the primary one too, and checks what is left of them.
+    // It creates and destroys contexts, the primary one too, and checks what is left of them.
     Program program(*daemon_, {std::string(GPU_PROGRAMS) + "/contexts"});
     EXPECT_TRUE(program.succeeds());
     EXPECT_NE(daemon_->log().find("of the stock\n"), std::string::npos);
 }
 
-TEST_F(Stock, ADriverThatFailsIsNotTriedWithoutEnd) {
+TEST_F(Stock, FailingDriverIsNotRetriedEndlessly) {
     start("[stock]\nworkers = 1\n", {"GPUPOOL_SOFTGPU_DEVICES=2"});
     ASSERT_TRUE(is_ready());
     Program program(*daemon_, vector_add(), {"CUDA_VISIBLE_DEVICES=7"});
     EXPECT_NE(program.wait(), 0);
     EXPECT_TRUE(eventually([&] { return daemon_->log().find("cannot be prepared") != std::string::npos; },
                            milliseconds(20000)));
-    EXPECT_TRUE(is_ready()) << "for an environment that works";
+    EXPECT_TRUE(is_ready()) << "workers for other environments must still start";
     std::size_t failures = 0;
     const std::string log = daemon_->log();
     for (std::size_t at = 0; (at = log.find("cannot be prepared", at)) != std::string::npos; ++at) {

@@ -1,5 +1,5 @@
-// More streams, one after the other, than a session may have at a time. Long, since each costs the software GPU a
-// thread.
+// More streams, one after the other, than a session may have at a time. Labelled long, because each stream costs the
+// software GPU a thread.
 
 #include "tests/e2e/sessions/sessions.h"
 

@@ -1,4 +1,4 @@
-// Threads of one program that do all at once, over each transport, with and without threads that issue launches.
+// Threads of one program that use everything at once, over each transport, with and without issuers.
 
 #include "tests/e2e/sessions/sessions.h"
 
@@ -15,7 +15,7 @@ class Stress : public SessionTest, public ::testing::WithParamInterface<Way> {
     Stress() { settings_ = "[limits]\nissuers = " + std::to_string(GetParam().issuers) + "\n"; }
 };
 
-TEST_P(Stress, EveryThreadFindsWhatItsStreamComputed) {
+TEST_P(Stress, EveryThreadReadsItsStreamsResult) {
     Program program(*daemon_, session_program("stress"),
                     {std::string("GPUPOOL_TRANSPORT=") + GetParam().transport, "GPUPOOL_SPIN=always"});
     EXPECT_TRUE(program.succeeds(milliseconds(120000)));
@@ -24,7 +24,7 @@ TEST_P(Stress, EveryThreadFindsWhatItsStreamComputed) {
 
 class Linker : public SessionTest {};
 
-TEST_F(Linker, TakesWhatThreadsAddToItAtOnce) {
+TEST_F(Linker, AcceptsConcurrentAdditions) {
     Program program(*daemon_, session_program("linker"));
     EXPECT_TRUE(program.succeeds());
     EXPECT_EQ(program.number("globals", milliseconds(0)), 32);

@@ -1,5 +1,5 @@
-// Workers that die: their client gets CUDA errors within a second, whatever it was doing, can go on calling and ends
-// normally; nobody else notices.
+// Workers that die: their client gets CUDA errors within a second, whatever it was doing, can continue to make calls,
+// and ends normally. Other sessions are not affected.
 
 #include <signal.h>
 
@@ -24,7 +24,7 @@ void PrintTo(const Death& death, std::ostream* out) {
 class WorkerDeath : public SessionTest, public ::testing::WithParamInterface<Death> {
   protected:
     void SetUp() override {
-        // A worker that is to die of a signal must not have a sanitizer explain it.
+        // A worker that must die of a signal needs a sanitizer that does not handle it.
         ::setenv("ASAN_OPTIONS", "handle_segv=0:detect_leaks=0", 1);
         SessionTest::SetUp();
     }
@@ -34,12 +34,12 @@ class WorkerDeath : public SessionTest, public ::testing::WithParamInterface<Dea
     }
 };
 
-TEST_P(WorkerDeath, GivesTheApplicationAnErrorAtOnce) {
+TEST_P(WorkerDeath, ReturnsAnErrorAtOnce) {
     const auto [mode, signal] = GetParam();
     Program victim(*daemon_, session_program(mode));
     ASSERT_TRUE(victim.says("waiting"));
     const auto session = session_of(*daemon_, victim.process());
-    std::this_thread::sleep_for(milliseconds(200));  // into the call
+    std::this_thread::sleep_for(milliseconds(200));  // until it is inside the call
     const auto killed_at = now_ms();
     ASSERT_EQ(::kill(static_cast<pid_t>(session.worker_process_id), signal), 0);
     EXPECT_EQ(victim.number("error", milliseconds(5000)), kSessionLost);

@@ -1,4 +1,4 @@
-// Kernels that go wrong on purpose, in a module of their own: each poisons its context.
+// Kernels that fail on purpose, in a module of their own: each poisons its context.
 #include <cassert>
 
 extern "C" {

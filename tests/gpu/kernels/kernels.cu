@@ -1,11 +1,11 @@
-// The kernels of the driver-API programs. Names without mangling, since the programs ask for them by name.
+// The kernels of the driver API programs, with unmangled names, since the programs look them up by name.
 
 extern "C" {
 
 __device__ unsigned device_counter = 5;
 __constant__ unsigned constant_table[8] = {10, 20, 30, 40, 50, 60, 70, 80};
 
-// Waits until *flag is set; *outcome tells whether it was (1) or the limit came first (2).
+// Waits until *flag is set; *outcome is 1 if it was, 2 if the limit was reached first.
 __global__ void spin(const volatile unsigned* flag, unsigned* outcome, unsigned limit) {
     unsigned result = 2;
     for (unsigned i = 0; i < limit; i++) {
@@ -17,7 +17,7 @@ __global__ void spin(const volatile unsigned* flag, unsigned* outcome, unsigned 
     *outcome = result;
 }
 
-// Not atomic on purpose: correct only when launches run one after the other. Tickets beyond the log are counted.
+// Not atomic on purpose, so it is correct only when launches run one after the other. Counts tickets beyond the log.
 __global__ void append_ticket(unsigned* log, unsigned capacity, unsigned* next, unsigned ticket) {
     const unsigned slot = *next;
     if (slot < capacity) {
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(64) bounded(unsigned* out) {
     out[threadIdx.x] = own[threadIdx.x % 32];
 }
 
-// `bytes` of local memory for each thread; the value goes by way of it.
+// A kernel with `bytes` of local memory per thread, through which it passes the value.
 #define USE_LOCAL(name, bytes)                                                   \
     __global__ void name(unsigned* to, unsigned value) {                         \
         volatile unsigned local[(bytes) / sizeof(unsigned)];                     \

@@ -1,4 +1,4 @@
-// One half of the linker test: calls a function that link_callee.cu defines.
+// The caller's half of the linker test; link_callee.cu defines the function.
 extern "C" __device__ unsigned linked_square(unsigned value);
 
 extern "C" __global__ void call_linked(unsigned* out) {

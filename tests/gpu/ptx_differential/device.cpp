@@ -7,7 +7,7 @@
 
 namespace gpupool::differential {
 
-// The newest form of each, as cuda.h names them.
+// The newest version of each function, as named in cuda.h.
 #define CALL(symbol) find<decltype(&symbol)>(GPUPOOL_TEXT(symbol))
 #define GPUPOOL_TEXT(symbol) GPUPOOL_TEXT_(symbol)
 #define GPUPOOL_TEXT_(symbol) #symbol
@@ -96,7 +96,7 @@ std::vector<std::uint64_t> Device::run(CUmodule module, const std::string& entry
     constexpr unsigned block = 128;
     unsigned count = threads;
     void* parameters[] = {&from, &to, with_count ? &count : nullptr};
-    // The software GPU says at the launch what it does not know.
+    // The software GPU reports unknown instructions at the launch.
     const CUresult launched = CALL(cuLaunchKernel)(function, (threads + block - 1) / block, 1, 1, block, 1, 1, 0,
                                                    nullptr, parameters, nullptr);
     if (launched != CUDA_SUCCESS) {

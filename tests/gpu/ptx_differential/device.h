@@ -1,7 +1,7 @@
 // A driver library, loaded by path: NVIDIA's or the software GPU.
 //
-// Ownership: the library stays loaded; a Module unloads itself. Threads: the one that made it. Errors: those that a
-// test can go on after are texts; the others end the program with a line that says which call failed.
+// Ownership: the library stays loaded; a Module unloads itself. Threads: the one that created it. Errors: those that a
+// test can continue after are returned as text; others end the program with a line that names the failed call.
 #pragma once
 
 #include <cuda.h>
@@ -18,9 +18,9 @@ class Device {
     explicit Device(const std::string& library);
     std::string name() const;
 
-    // Runs entry `entry` of a module on `blocks` blocks of 128 threads: `in` to its first parameter, `out_words` words
-    // of its second back. `count` is its third parameter where it has one (not 0). Empty: a launch failed, and `error`
-    // says why.
+    // Runs entry `entry` of a module on `blocks` blocks of 128 threads: `in` is its first parameter, and `out_words`
+    // words of its second are returned. `count` is its third parameter, unless 0. Empty on a failed launch; then
+    // `error` gives the reason.
     CUmodule load(const std::string& ptx, std::string& error, bool optimize = true);
     void unload(CUmodule module);
     std::vector<std::uint64_t> run(CUmodule module, const std::string& entry, const std::vector<std::uint64_t>& in,

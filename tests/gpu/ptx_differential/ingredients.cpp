@@ -21,17 +21,17 @@ bool begins_with_any(const std::string& text, Words starts) {
 bool is_left_out(const Instruction& instruction) {
     const std::string& text = instruction.text;
     if (instruction.tolerance.rule != Tolerance::Rule::exact) return true;
-    // Results that PTX leaves open, or where the GPU departs from its text.
+    // Results that PTX leaves undefined, or where the GPU deviates from the PTX manual.
     if (begins_with_any(text, {"bfe.u64", "bfe.s64", "bfi.b64", "vadd.u32.u32.u32.sat", "vmad.u32"})) return true;
-    // The least number divided by -1: below, divisors are positive.
+    // The smallest number divided by -1. Divisions with positive divisors are added below.
     if (has_any(text, {"div.s16", "div.s32", "div.s64", "rem.s"})) return true;
     const bool is_half = has(text, "f16");
-    // Without a rounding mode they may be contracted into fma.
+    // Without a rounding mode these may be contracted into fma.
     if (is_half && begins_with_any(text, {"add.", "sub.", "mul."}) && !has(text, ".rn.")) return true;
-    return is_half && has(text, ".xorsign");  // a NaN's sign shows; there is no cleaning of packed ones
+    return is_half && has(text, ".xorsign");  // a NaN's sign is visible, and packed NaNs cannot be cleaned
 }
 
-// Those that the driver's assembler is known to make one machine instruction of, which the guard then holds.
+// Instructions that the driver's assembler is known to turn into one machine instruction, which the guard then covers.
 bool is_guardable(const std::string& text) {
     const std::string mnemonic = text.substr(0, text.find(' '));
     static const std::initializer_list<const char*> all = {
@@ -56,8 +56,7 @@ struct List {
     }
 };
 
-// Integer division by positive numbers, half arithmetic that may not be contracted, and the bits of one type as
-// another's.
+// Integer division by positive numbers, half arithmetic without contraction, and reinterpretation of bits.
 void more_arithmetic(List& list) {
     const struct {
         const char *type, *most;
@@ -98,7 +97,7 @@ void more_arithmetic(List& list) {
     }
 }
 
-// A thread's own memory at places that it computes, in its own space and through generic addresses.
+// A thread's local memory at computed places, in the local space and through generic addresses.
 void local_memory(List& list) {
     const std::string open = "{ .reg .b32 %q, %s; mov.u32 %s, scratch; ",
                       to = "and.b32 %q, {b}, 7; mad.lo.u32 %q, %q, 8, %s; ",
@@ -125,7 +124,7 @@ void functions(List& list) {
         'R', "RRp");
 }
 
-// Of all 32 lanes of each warp.
+// Over all 32 lanes of each warp.
 void warps(List& list) {
     for (const std::string form :
          {"bfly.b32 {d}, {a}, 5, 31", "up.b32 {d}, {a}, 3, 0", "down.b32 {d}, {a}, 7, 31", "up.b32 {d}, {a}, 1, 0x1800",
@@ -148,9 +147,9 @@ void warps(List& list) {
         list.together("redux.sync." + type + " {d}, {a}, -1;", 'R', "R");
 }
 
-// What the threads of a block leave each other.
+// Data exchange between the threads of a block.
 void blocks(List& list) {
-    const std::string mask = std::to_string(threads_of_a_block - 1);
+    const std::string mask = std::to_string(kThreadsPerBlock - 1);
     const std::string open =
         "{ .reg .b32 %q, %s, %t; mov.u32 %s, exchange; mov.u32 %t, %tid.x; mad.lo.u32 %q, %t, 8, %s; ";
     const std::string other = "add.u32 %t, %t, {b}; and.b32 %t, %t, " + mask + "; mad.lo.u32 %q, %t, 8, %s; ";
@@ -215,8 +214,8 @@ std::string program_functions() {
 }
 
 std::string program_variables() {
-    std::string text = ".local .align 8 .b64 scratch[8]; .shared .align 8 .b64 exchange[" +
-                       std::to_string(threads_of_a_block) + "];\n";
+    std::string text =
+        ".local .align 8 .b64 scratch[8]; .shared .align 8 .b64 exchange[" + std::to_string(kThreadsPerBlock) + "];\n";
     for (unsigned i = 0; i < 8; ++i) text += "st.local.u64 [scratch+" + std::to_string(i * 8) + "], 0;\n";
     return text;
 }

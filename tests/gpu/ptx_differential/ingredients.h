@@ -1,5 +1,5 @@
-// What the random programs of the differential test are made of: instructions whose result PTX defines to the last bit
-// wherever they stand, and, besides those of the table, some that need a program around them.
+// The instructions of which the random programs of the differential test consist. PTX defines their results to the last
+// bit in any context. Besides those of the table there are some that need a program around them.
 //
 // Ownership: values. Threads: any. Errors: none.
 #pragma once
@@ -10,20 +10,20 @@ namespace gpupool::differential {
 
 struct Ingredient {
     Instruction instruction;
-    // The result comes back from memory: the driver's assembler folds conversions of converted values, and of their
-    // bits, into others (docs/software-gpu.md), which is no matter of the single instruction.
+    // Whether the result is stored and loaded again. The driver's assembler folds conversions of converted values, and
+    // of their bits (docs/software-gpu.md), which would hide the single instruction's result.
     bool through_memory = false;
-    bool cleans_nans = false;  // a NaN's sign or bits would show in the result: operands with the one NaN instead
-    bool guardable = false;    // may stand behind a predicate: one machine instruction
-    bool together = false;     // for all threads of the block at once
+    bool cleans_nans = false;  // a NaN's sign or bits would be visible in the result, so operands get one canonical NaN
+    bool guardable = false;    // may be predicated: one machine instruction
+    bool together = false;     // executed by all threads of the block together
 };
 
 std::vector<Ingredient> ingredients();
 
-// What some of them use: functions of the module, and variables of the kernel that a thread finds zeroed (`scratch`),
-// and of the block (`exchange`).
+// Definitions that some of them use: functions of the module, variables of the kernel that are zero at first
+// (`scratch`), and of the block (`exchange`).
 std::string program_functions();
 std::string program_variables();
-constexpr unsigned threads_of_a_block = 128;
+constexpr unsigned kThreadsPerBlock = 128;
 
 }  // namespace gpupool::differential

@@ -25,11 +25,11 @@ Kind integer_kind(const std::string& type) {
     return type.substr(1) == "16" ? 'H' : type.substr(1) == "32" ? 'R' : 'L';
 }
 
-const Words integer_types = {"u16", "s16", "u32", "s32", "u64", "s64"};
-const Words roundings = {"rn", "rz", "rm", "rp"};
+const Words kIntegerTypes = {"u16", "s16", "u32", "s32", "u64", "s64"};
+const Words kRoundings = {"rn", "rz", "rm", "rp"};
 
 void integer_arithmetic(Table& t) {
-    for (const std::string type : integer_types) {
+    for (const std::string type : kIntegerTypes) {
         const Kind k = integer_kind(type);
         const std::string two{k, k}, three{k, k, k};
         for (const char* op : {"add", "sub", "mul.lo", "mul.hi", "min", "max"})
@@ -37,7 +37,7 @@ void integer_arithmetic(Table& t) {
         t.plain("mad.lo." + type, k, three);
         t.plain("mad.hi." + type, k, three);
         t.plain("sad." + type, k, three);
-        // By zero, the result is the machine's own affair.
+        // Division by zero gives a machine-dependent result.
         const std::string bits = ".b" + type.substr(1);
         for (const char* op : {"div", "rem"}) {
             t.add("{ .reg " + bits + " %q; or" + bits + " %q, {b}, 1; " + op + "." + type + " {d}, {a}, %q; }", k, two);
@@ -162,7 +162,7 @@ void comparisons(Table& t) {
         t.plain("setp." + comparison + "." + type, 'p', std::string{k, k});
         t.plain("set." + comparison + ".u32." + type, 'R', std::string{k, k});
     };
-    for (const std::string type : integer_types) {
+    for (const std::string type : kIntegerTypes) {
         const Kind k = integer_kind(type);
         for (const char* comparison : type[0] == 's' ? of_signed : of_unsigned) both(comparison, type, k);
         for (const char* logic : {"and", "or", "xor"})
@@ -187,7 +187,7 @@ void comparisons(Table& t) {
 }
 
 void float_arithmetic(Table& t) {
-    for (const std::string rounding : roundings) {
+    for (const std::string rounding : kRoundings) {
         for (const char* modifier : {"", ".ftz", ".sat", ".ftz.sat"}) {
             const std::string end = rounding + modifier + ".f32";
             for (const char* op : {"add.", "sub.", "mul."}) t.plain(op + end, 'F', "FF");
@@ -280,16 +280,16 @@ void half_arithmetic(Table& t) {
 }
 
 void conversions(Table& t) {
-    // To 8 bits and from them, through wider registers.
+    // Conversions to and from 8 bits, through wider registers.
     const Words small = {"u8", "s8"};
     const auto kind_of = [](const std::string& type) { return type.substr(1) == "8" ? 'R' : integer_kind(type); };
-    std::vector<std::string> integers(integer_types.begin(), integer_types.end());
+    std::vector<std::string> integers(kIntegerTypes.begin(), kIntegerTypes.end());
     integers.insert(integers.end(), small.begin(), small.end());
     for (const auto& to : integers) {
         for (const auto& from : integers) {
             if (to == from) continue;
             t.plain("cvt." + to + "." + from, kind_of(to), {kind_of(from)});
-            // Where every value fits there is nothing to saturate, and the assembler says so.
+            // Where every value fits, the assembler rejects saturation.
             const bool fits = std::stoi(to.substr(1)) > std::stoi(from.substr(1)) && (to[0] == 's' || from[0] == 'u');
             if (!fits) t.plain("cvt.sat." + to + "." + from, kind_of(to), {kind_of(from)});
         }
@@ -301,7 +301,7 @@ void conversions(Table& t) {
             if (to.substr(1) != "8") t.plain("cvt." + rounding + "." + to + ".bf16", kind_of(to), "b");
         }
         t.plain("cvt.rzi.sat." + to + ".f32", kind_of(to), "F");
-        for (const std::string rounding : roundings) {
+        for (const std::string rounding : kRoundings) {
             t.plain("cvt." + rounding + ".f32." + to, 'F', {kind_of(to)});
             t.plain("cvt." + rounding + ".f64." + to, 'D', {kind_of(to)});
             t.plain("cvt." + rounding + ".f16." + to, 'h', {kind_of(to)});
@@ -309,7 +309,7 @@ void conversions(Table& t) {
         }
         t.plain("cvt.rn.sat.f32." + to, 'F', {kind_of(to)});
     }
-    for (const std::string rounding : roundings) {
+    for (const std::string rounding : kRoundings) {
         t.plain("cvt." + rounding + ".f32.f64", 'F', "D");
         t.plain("cvt." + rounding + ".ftz.f32.f64", 'F', "D");
         t.plain("cvt." + rounding + ".sat.f32.f64", 'F', "D");
@@ -364,7 +364,7 @@ unsigned width_bits(Kind kind) {
 }
 
 std::string Instruction::name() const {
-    // The mnemonic of a single instruction; of several, all of them.
+    // The mnemonic of a single instruction, or of all instructions in a group.
     if (text[0] != '{') {
         const auto end = text.find(' ');
         const auto selectors = text.find_first_of(".", text.find("{a}"));

@@ -1,4 +1,4 @@
-// The instructions that the differential test tries: one line of PTX each, and what its operands are.
+// The instructions of the differential test: one line of PTX each, and the kinds of its operands.
 //
 // Ownership: values. Threads: any. Errors: none.
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace gpupool::differential {
 
-// What an operand holds, which decides its register's width and the values that are tried.
+// What an operand holds, which determines its register's width and the tested values.
 //   integers   H 16 bits, R 32 bits, L 64 bits, S a shift's amount (32 bits)
 //   floating   h f16, b bf16, F f32, D f64; x and y: two f16, two bf16 in 32 bits
 //   other      p a predicate
@@ -20,13 +20,13 @@ inline bool is_floating(Kind kind) {
     return std::string("hbFDxy").find(kind) != std::string::npos;
 }
 
-// How far two results may lie apart that both keep to what PTX says.
+// How far two results may differ that both conform to PTX.
 struct Tolerance {
     enum class Rule : std::uint8_t { exact, relative, absolute, either } rule = Rule::exact;
-    double bound = 0;         // of the difference of two results: twice what PTX permits each
-    double domain_least = 0;  // magnitudes of the first operand that PTX says a bound for; 0, 0: all
+    double bound = 0;         // of the difference of two results: twice the error that PTX permits for each
+    double domain_least = 0;  // magnitudes of the first operand for which PTX gives a bound; 0, 0: all
     double domain_most = 0;
-    bool domain_of_second = false;  // of the second operand instead
+    bool domain_of_second = false;  // the magnitudes are the second operand's
 };
 
 struct Instruction {
@@ -35,7 +35,7 @@ struct Instruction {
     std::string operands;  // kinds of {a}, {b}, {c}
     Tolerance tolerance;
 
-    // The mnemonics alone: the row of the summary.
+    // The mnemonics alone: the row's name in the summary.
     std::string name() const;
 };
 

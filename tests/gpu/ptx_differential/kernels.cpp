@@ -12,7 +12,7 @@ const char* register_type(Kind kind) {
     }
 }
 
-// From a 64-bit register into one of the kind, and back.
+// Moves a 64-bit register's content to a register of this kind.
 std::string take(Kind kind, const std::string& to, const std::string& word) {
     if (kind == 'p') return "and.b64 " + word + ", " + word + ", 1; setp.ne.u64 " + to + ", " + word + ", 0;\n";
     if (width_bits(kind) == 64) return "mov.b64 " + to + ", " + word + ";\n";
@@ -41,7 +41,7 @@ std::string instruction_kernel(const std::string& name, const Instruction& instr
         ".reg .b32 %index, %size, %count; .reg .b64 %input, %output, %word, %offset; .reg .pred %outside;\n" +
         thread_index() + "ld.param.u32 %count, [count]; setp.ge.u32 %outside, %index, %count; @%outside ret;\n" +
         "ld.param.u64 %input, [in]; ld.param.u64 %output, [out];\n" + "mul.wide.u32 %offset, %index, " +
-        std::to_string(operand_words * 8) + "; add.u64 %input, %input, %offset;\n" +
+        std::to_string(kOperandWords * 8) + "; add.u64 %input, %input, %offset;\n" +
         "mul.wide.u32 %offset, %index, 8; add.u64 %output, %output, %offset;\n";
     std::vector<std::string> operands;
     for (std::size_t i = 0; i < instruction.operands.size(); ++i) {
@@ -51,7 +51,7 @@ std::string instruction_kernel(const std::string& name, const Instruction& instr
                 ";\nld.global.u64 %word, [%input+" + std::to_string(i * 8) + "]; " +
                 take(kind, operands.back(), "%word");
     }
-    // Merges of a part of the result begin with zero.
+    // Instructions that write only a part of the result begin with zero.
     text += std::string(".reg ") + register_type(instruction.result) + " %d;\n";
     if (instruction.result != 'p') text += std::string("mov") + register_type(instruction.result) + " %d, 0;\n";
     text += fill(instruction.text, "%d", operands) + "\n" + give(instruction.result, "%word", "%d") +

@@ -7,7 +7,7 @@
 
 namespace gpupool::differential {
 
-constexpr unsigned operand_words = 3;
+constexpr unsigned kOperandWords = 3;
 
 std::string module_header();
 std::string thread_index();  // into %index; needs %size, both .b32

@@ -1,23 +1,22 @@
-// Compares what a GPU and the software GPU make of the same PTX: every instruction of the table over borders and random
-// values, and random programs of them with branches, loops, functions, and what warps and blocks do together.
+// Compares a GPU's and the software GPU's results for the same PTX: every instruction of the table over boundary and
+// random values, and random programs of them with branches, loops, functions, and operations of warps and blocks.
 //
-//   ptx_differential [--software LIBRARY]     both in this process: natively on the GPU here, and on the software GPU
-//       --native LIBRARY                      libcuda.so.1, or another; `none`: the software GPU alone
-//       --record FILE                         also writes a hash of each result of the GPU's
-//       --against FILE                        also holds the software GPU's results against such a file, with
-//                                             its numbers
-//       --seed N  --inputs N  --programs N    what is tried, and how much
-//       --only TEXT                           only instructions whose line contains it, and no programs
-//       --examples N                          disagreements to show for each instruction; of programs each first one is
-//                                             shown
-//       --table                               a row for every instruction in the summary, not only for the odd ones
-//       --dump FOLDER                         only writes the PTX, for an assembler to look at
+// ptx_differential
+//   [--software LIBRARY]  both in this process: natively on this machine's GPU, and on the software GPU
+//   --native LIBRARY      libcuda.so.1, or another; `none`: the software GPU alone
+//   --record FILE         also writes a hash of each of the GPU's results
+//   --against FILE        also compares the software GPU's results with such a file, using its numbers
+//   --seed N  --inputs N  --programs N  what is tested, and how much
+//   --only TEXT           only instructions whose line contains it, and no programs
+//   --examples N          disagreements to show per instruction; of programs the first of each is shown
+//   --table               a summary row for every instruction, not only for those with differences
+//   --dump FOLDER         only writes the PTX, for inspection with an assembler
 //
-// A program whose results differ runs natively once more, without the driver's optimizations: where those results are
-// the software GPU's, the assembler has changed what the program means. The record then holds them, marked as such, and
-// the summary counts the threads as the optimizer's.
+// A program whose results differ runs natively once more, without the driver's optimizations. If those results match
+// the software GPU's, the assembler has changed the program's meaning. The record then holds them, marked as such, and
+// the summary attributes the threads to the optimizer.
 //
-// Exit status: 0 when nothing else differs but the bits of NaNs, and nothing is refused by one side alone.
+// Exit status: 0 when nothing differs but the bits of NaNs, and neither side alone refuses anything.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -39,21 +38,21 @@ struct Options {
     std::string native = "libcuda.so.1", software, record, against, only, dump;
     std::uint64_t seed = 1;
     unsigned inputs = 2048, programs = 200, examples = 3;
-    unsigned recorded_programs = 0;  // how many of the first a record holds
+    unsigned recorded_programs = 0;  // the number of programs in a record
     bool table = false;
 };
 
-// The outcome of all instructions of one name.
+// The results of all instructions of one name.
 struct Row {
     std::uint64_t compared = 0, different = 0, optimizer = 0, other_nan = 0, outside = 0;
     std::vector<std::string> examples, refused;
 };
 
-constexpr unsigned kernels_of_a_module = 24;
-constexpr unsigned threads_of_a_program = 256;
-const std::string unoptimized = " unoptimized";  // behind a program's name in a record
+constexpr unsigned kKernelsPerModule = 24;
+constexpr unsigned kThreadsPerProgram = 256;
+const std::string kUnoptimized = " unoptimized";  // appended to a program's name in a record
 
-// Random numbers of neighbouring seeds are the same ones shifted by one, so that programs do not take neighbours.
+// Neighbouring seeds give the same random numbers shifted by one, so programs do not use neighbours.
 enum class Use : std::uint64_t { text, inputs };
 std::uint64_t program_seed(const Options& options, unsigned number, Use use) {
     const std::uint64_t parts[] = {options.seed, number, static_cast<std::uint64_t>(use)};
@@ -84,10 +83,10 @@ class Test {
         for (const auto& instruction : instructions_) {
             if (instruction.text.find(options_.only) != std::string::npos) chosen.push_back(&instruction);
         }
-        for (std::size_t i = 0; i < chosen.size(); i += kernels_of_a_module)
+        for (std::size_t i = 0; i < chosen.size(); i += kKernelsPerModule)
             try_instructions(
                 {chosen.begin() + static_cast<std::ptrdiff_t>(i),
-                 chosen.begin() + static_cast<std::ptrdiff_t>(std::min(i + kernels_of_a_module, chosen.size()))});
+                 chosen.begin() + static_cast<std::ptrdiff_t>(std::min(i + kKernelsPerModule, chosen.size()))});
         if (options_.only.empty()) {
             for (unsigned i = 0; i < options_.programs; ++i) try_program(i);
         }
@@ -124,12 +123,12 @@ class Test {
 
     std::vector<std::uint64_t> inputs_of(const Instruction& instruction, unsigned count) const {
         Random random(hash_bytes(instruction.text.data(), instruction.text.size()) ^ options_.seed);
-        std::vector<std::uint64_t> in(std::size_t{count} * operand_words);
-        // All values of a lone small operand.
+        std::vector<std::uint64_t> in(std::size_t{count} * kOperandWords);
+        // A single small operand is tested with all of its values.
         const bool all = instruction.operands.size() == 1 && width_bits(instruction.operands[0]) == 16;
         for (unsigned i = 0; i < count; ++i) {
             for (std::size_t k = 0; k < instruction.operands.size(); ++k)
-                in[i * operand_words + k] = all ? i : random_value(instruction.operands[k], random);
+                in[i * kOperandWords + k] = all ? i : random_value(instruction.operands[k], random);
         }
         return in;
     }
@@ -161,7 +160,7 @@ class Test {
         }
         row.compared += count;
         for (unsigned i = 0; i < count && native_; ++i)
-            judge(row, instruction, &in[i * operand_words], theirs[i], ours[i]);
+            judge(row, instruction, &in[i * kOperandWords], theirs[i], ours[i]);
     }
 
     void judge(Row& row, const Instruction& instruction, const std::uint64_t* operands, std::uint64_t native,
@@ -188,7 +187,7 @@ class Test {
                hexadecimal(software, instruction.result);
     }
 
-    // Holds the software GPU's results against the record.
+    // Compares the software GPU's results with the record.
     void hold(const std::string& what, std::uint64_t software, Row& row) {
         const auto found = expected_.find(what);
         if (found == expected_.end()) {
@@ -221,12 +220,12 @@ class Test {
 
     void try_program(unsigned number) {
         const Program program = random_program(program_seed(options_, number, Use::text), ingredients_);
-        // Its text is a part of its name: a record of other programs holds nothing for these.
+        // The text's hash is a part of the name, so that a record of other programs is not used for these.
         const std::string what = "program " + std::to_string(number) + " " +
                                  hexadecimal(hash_bytes(program.text.data(), program.text.size()), 'L').substr(2);
         Random random(program_seed(options_, number, Use::inputs));
         std::vector<std::uint64_t> in;
-        for (unsigned i = 0; i < threads_of_a_program; ++i) {
+        for (unsigned i = 0; i < kThreadsPerProgram; ++i) {
             for (const Kind kind : program.registers) in.push_back(random_value(kind, random));
         }
         Row& row = rows_["random programs"];
@@ -243,16 +242,16 @@ class Test {
             const auto plain = run_program(*native_, program, in, false, native_error);
             const bool agrees = native_error.empty() && hash_records(program, plain) == our_hash;
             row.examples.push_back(what + "  " + std::to_string(differing) + " of its " +
-                                   std::to_string(threads_of_a_program) +
+                                   std::to_string(kThreadsPerProgram) +
                                    " threads differ; without the driver's optimizations " +
                                    (agrees ? "it agrees" : "it differs too " + native_error));
             (agrees ? row.optimizer : row.different) += differing;
-            if (agrees) theirs = plain, name += unoptimized;
+            if (agrees) theirs = plain, name += kUnoptimized;
         }
-        row.compared += threads_of_a_program;
+        row.compared += kThreadsPerProgram;
         if (native_) recorded_.emplace_back(name, hash_records(program, theirs));
         if (!options_.against.empty() && number < options_.recorded_programs)
-            hold(expected_.contains(what + unoptimized) ? what + unoptimized : what, our_hash, row);
+            hold(expected_.contains(what + kUnoptimized) ? what + kUnoptimized : what, our_hash, row);
     }
 
     static std::vector<std::uint64_t> run_program(Device& device, const Program& program,
@@ -260,13 +259,13 @@ class Test {
                                                   std::string& error) {
         CUmodule module = device.load(program.text, error, optimize);
         if (module == nullptr) return {};
-        auto result = device.run(module, "program", in, threads_of_a_program * program.words_of_a_thread(),
-                                 threads_of_a_program, false, error);
+        auto result = device.run(module, "program", in, kThreadsPerProgram * program.words_of_a_thread(),
+                                 kThreadsPerProgram, false, error);
         if (error.empty()) device.unload(module);
         return result;
     }
 
-    // Shows each thread's first record that differs, once for each instruction: what follows is its consequence. Gives
+    // Shows each thread's first differing record, once for each instruction, since later ones are consequences. Returns
     // how many threads differ.
     static unsigned compare_program(const Program& program, const std::string& what, Row& row,
                                     const std::vector<std::uint64_t>& native,
@@ -274,8 +273,8 @@ class Test {
         const std::size_t registers = program.registers.size(), words = program.words_of_a_thread();
         std::map<std::uint64_t, unsigned> shown;  // by the step's number
         unsigned differing = 0;
-        for (unsigned i = 0; i < threads_of_a_program; ++i) {
-            std::uint64_t step = last_record;
+        for (unsigned i = 0; i < kThreadsPerProgram; ++i) {
+            std::uint64_t step = kLastRecord;
             const std::string difference = compare_thread(program, &native[i * words], &software[i * words],
                                                           {&in[i * registers], &in[i * registers] + registers}, step);
             if (difference.empty()) continue;
@@ -285,7 +284,7 @@ class Test {
         return differing;
     }
 
-    // The first record that differs, and its step's number; empty where there is none.
+    // The first differing record, and its step's number; empty when there is none.
     static std::string compare_thread(const Program& program, const std::uint64_t* native,
                                       const std::uint64_t* software, std::vector<std::uint64_t> registers,
                                       std::uint64_t& number) {
@@ -294,9 +293,9 @@ class Test {
             if (native[0] != software[0])
                 return "went another way at record " + std::to_string(i) + ": native " + std::to_string(native[0]) +
                        ", software " + std::to_string(software[0]);
-            if (number >= program.steps.size()) return {};  // the last
+            if (number >= program.steps.size()) return {};  // the last record
             const Step& step = program.steps[number];
-            std::uint64_t operands[operand_words] = {};
+            std::uint64_t operands[kOperandWords] = {};
             for (std::size_t k = 0; k < step.operands.size(); ++k) operands[k] = registers[step.operands[k]];
             if (compare(*step.instruction, operands, native[1], software[1]) == Verdict::different)
                 return "step " + std::to_string(number) + ": " +
@@ -387,7 +386,7 @@ int main(int argc, char** argv) {
     }
     if (!options.dump.empty()) return dump(options);
     if (options.software.empty()) {
-        // Beside the build's own folder for programs.
+        // In the parent of the build's folder for programs.
         const std::string self = argv[0];
         const auto folder = self.rfind('/');
         options.software =

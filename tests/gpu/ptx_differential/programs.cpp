@@ -7,12 +7,12 @@
 namespace gpupool::differential {
 namespace {
 
-constexpr unsigned registers_of_a_kind = 5;
-constexpr unsigned instructions_of_a_program = 150;
-constexpr unsigned most_records = 600;
-const std::string program_kinds = "HRLShbFDxyp";
+constexpr unsigned kRegistersPerKind = 5;
+constexpr unsigned kInstructionsPerProgram = 150;
+constexpr unsigned kMaxRecords = 600;
+const std::string kProgramKinds = "HRLShbFDxyp";
 
-// The declared type: floating point registers are no integers' to the assembler either.
+// The declared type, since the assembler rejects floating point registers in integer instructions.
 const char* register_type(Kind kind) {
     switch (kind) {
         case 'p': return ".pred";
@@ -33,13 +33,13 @@ class Generator {
   public:
     Generator(std::uint64_t seed, const std::vector<Ingredient>& ingredients)
         : random_(seed), ingredients_(ingredients) {
-        for (const Kind kind : program_kinds) {
-            for (unsigned i = 0; i < registers_of_a_kind; ++i) program_.registers.push_back(kind);
+        for (const Kind kind : kProgramKinds) {
+            for (unsigned i = 0; i < kRegistersPerKind; ++i) program_.registers.push_back(kind);
         }
     }
 
     Program generate() {
-        block(instructions_of_a_program, 1, 0);
+        block(kInstructionsPerProgram, 1, 0);
         program_.most_records = records_ + 1;
         std::string& text = program_.text;
         text = module_header() + program_functions() + ".visible .entry program(.param .u64 in, .param .u64 out) {\n" +
@@ -49,7 +49,7 @@ class Generator {
                "mul.wide.u32 %offset, %index, " + std::to_string(program_.words_of_a_thread() * 8) +
                "; add.u64 %trace, %trace, %offset;\n";
         for (unsigned i = 0; i < program_.registers.size(); ++i) text += read(i);
-        text += body_ + "mov.u64 %word, " + std::to_string(last_record) + "; st.global.u64 [%trace], %word;\nret;\n}\n";
+        text += body_ + "mov.u64 %word, " + std::to_string(kLastRecord) + "; st.global.u64 [%trace], %word;\nret;\n}\n";
         return std::move(program_);
     }
 
@@ -61,7 +61,7 @@ class Generator {
             ".reg .b32 %index, %size, %bit; .reg .b64 %input, %trace, %word, %offset; .reg .pred %nan;\n" +
             program_variables();
         for (const Kind kind : {'F', 'D'}) {
-            for (std::size_t i = 0; i < operand_words; ++i)
+            for (std::size_t i = 0; i < kOperandWords; ++i)
                 text += std::string(".reg ") + register_type(kind) + " " + clean_name(kind, i) + "; ";
         }
         text += "\n";
@@ -81,7 +81,7 @@ class Generator {
     }
 
     unsigned pick(Kind kind) {
-        // An amount to shift by is any integer of its width, now and then.
+        // A shift amount is occasionally any integer of its width.
         const bool any_integer = kind == 'S' && random_.chance(25);
         for (;;) {
             const auto index = static_cast<unsigned>(random_.below(program_.registers.size()));
@@ -93,7 +93,7 @@ class Generator {
     std::string clean_name(Kind kind, std::size_t operand) const {
         return std::string("%clean") + kind + std::to_string(operand);
     }
-    // The operand with one NaN for all; `name` becomes the register that has it.
+    // Replaces every NaN of the operand by one canonical NaN; `name` becomes the register that has the result.
     std::string clean(Kind kind, std::size_t operand, std::string& name) const {
         const std::string type = kind == 'F' ? ".f32" : ".f64",
                           the_nan = kind == 'F' ? "0f7FFFFFFF" : "0d7FFFFFFFFFFFFFFF", to = clean_name(kind, operand);
@@ -123,7 +123,7 @@ class Generator {
                 if (is_floating(what.operands[i])) body_ += clean(what.operands[i], i, operands[i]);
             }
         }
-        // A predicate of its own result would also decide what is written down.
+        // A guard equal to the result would also affect what is recorded.
         const unsigned guard = pick('p');
         const bool guarded = random_.chance(50), negated = random_.chance(50);
         std::string prefix;
@@ -133,7 +133,7 @@ class Generator {
         program_.steps.push_back(std::move(step));
     }
 
-    // Bits as they are: a conversion here could be folded with the instruction's own.
+    // Records the raw bits: a conversion here could be folded with the instruction's own.
     void write_down(const std::string& prefix, unsigned result, bool read_back) {
         const Kind kind = program_.registers[result];
         body_ += prefix + "mov.u64 %word, " + std::to_string(program_.steps.size()) + ";\n" + prefix +
@@ -148,10 +148,10 @@ class Generator {
         body_ += prefix + "add.u64 %trace, %trace, 16;\n";
     }
 
-    // `times`: how often this place runs at most.
+    // `times`: an upper bound on how often this code runs.
     void block(unsigned count, unsigned times, unsigned depth) {
         for (unsigned i = 0; i < count; ++i) {
-            if (records_ + times > most_records) return;
+            if (records_ + times > kMaxRecords) return;
             if (depth < 3 && random_.chance(6)) {
                 random_.chance(25) ? branch_by_index(times, depth) : branch(times, depth);
             } else if (depth < 3 && random_.chance(2)) {
@@ -176,7 +176,7 @@ class Generator {
         }
     }
 
-    // One of three ways, or none of them.
+    // One of three branches, or none.
     void branch_by_index(unsigned times, unsigned depth) {
         const std::string label = std::to_string(labels_++);
         const std::string end = "$end" + label;
@@ -185,12 +185,12 @@ class Generator {
         for (unsigned i = 0; i < 3; ++i) {
             body_ += "$way" + label + "_" + std::to_string(i) + ":\n";
             block(static_cast<unsigned>(random_.below(6)) + 1, times, depth + 1);
-            if (i == 0) body_ += "bra " + end + ";\n";  // the second goes on into the third
+            if (i == 0) body_ += "bra " + end + ";\n";  // the second falls through to the third
         }
         body_ += end + ":\n";
     }
 
-    // Each thread goes round one to four times.
+    // Each thread iterates one to four times.
     void loop(unsigned times, unsigned depth) {
         const std::string number = std::to_string(loops_++);
         body_ += "and.b32 %loop" + number + ", %index, 3;\n$loop" + number + ":\n";

@@ -15,7 +15,7 @@ struct Format {
     bool is_nan(std::uint64_t value) const { return (value & (sign() - 1)) > infinity(); }
 };
 
-// Of one element: x and y hold two.
+// The format of one element; x and y hold two.
 Format format_of(Kind kind) {
     switch (kind) {
         case 'h':
@@ -64,7 +64,7 @@ std::uint64_t random_element(const Format& format, Random& random) {
                                      fraction};
     if (random.chance(20)) return sign | borders[random.below(sizeof borders / sizeof *borders)];
     if (random.chance(10)) return random.next() & (2 * format.sign() - 1);
-    if (random.chance(20)) {  // near the borders of the integer types
+    if (random.chance(20)) {  // near the limits of the integer types
         const auto power = random.below(66);
         const auto exponent = static_cast<std::uint64_t>(format.bias()) + power;
         if (exponent << format.fraction >= format.infinity()) return sign | fraction;
@@ -78,7 +78,7 @@ std::uint64_t random_element(const Format& format, Random& random) {
         const std::uint64_t rest = format.fraction >= top ? (k << (format.fraction - top)) & (unit - 1) : 0;
         return sign | (exponent << format.fraction) | rest;
     }
-    // Magnitudes that ordinary arithmetic meets.
+    // Magnitudes that are usual in arithmetic.
     const auto exponent = static_cast<std::uint64_t>(format.bias()) + random.below(21) - 10;
     return sign | (exponent << format.fraction) | fraction;
 }
@@ -131,7 +131,7 @@ Verdict compare_element(const Format& format, const Tolerance& tolerance, std::u
     const double a = to_double(format, native), b = to_double(format, software);
     if (std::isinf(a) || std::isinf(b)) return Verdict::different;
     const double error = std::fabs(a - b);
-    // Denormal results have fewer digits than the bound is about.
+    // Denormal results have fewer digits than the bound assumes.
     const double smallest = std::ldexp(1.0, 2 - format.bias() - static_cast<int>(format.fraction));
     const bool relative = error <= tolerance.bound * std::fabs(a) || error <= smallest;
     const bool absolute = error <= tolerance.bound;

@@ -1,6 +1,6 @@
-// Values to try, and how two results compare.
+// The tested values, and the comparison of two results.
 //
-// Units: values are bits in the low end of a word. Threads: a Random is one thread's. Errors: none.
+// Units: values are bits in the low end of a word. Threads: one thread per Random. Errors: none.
 #pragma once
 
 #include "tests/gpu/ptx_differential/instructions.h"
@@ -20,15 +20,15 @@ class Random {
 
 std::uint64_t hash_bytes(const void* data, std::size_t bytes, std::uint64_t so_far = 0xCBF29CE484222325ULL);
 
-// Borders of the kind and random ones.
+// Boundary values of the kind, and random ones.
 std::uint64_t random_value(Kind kind, Random& random);
 
 enum class Verdict : std::uint8_t { equal, other_nan, outside, different };
-// `outside`: they differ where PTX says nothing (of an approximation). `operands` are the bits that both were given.
+// `outside`: they differ where PTX gives no bound (for an approximation). `operands` are the bits that both received.
 Verdict compare(const Instruction& instruction, const std::uint64_t* operands, std::uint64_t native,
                 std::uint64_t software);
 
-// Every NaN of the kind as one, for hashes.
+// Replaces every NaN of the kind by one, for hashes.
 std::uint64_t canonical(Kind kind, std::uint64_t bits);
 
 }  // namespace gpupool::differential

@@ -1,4 +1,4 @@
-// docs/coverage.md is what `gpupool coverage --markdown` prints, and every symbol of the driver is in it.
+// docs/coverage.md must equal the output of `gpupool coverage --markdown`, and contain every driver symbol.
 #include "client/cli/coverage.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace gpupool::test {
 namespace {
 
-TEST(Coverage, TheDocumentIsUpToDate) {
+TEST(Coverage, DocumentIsUpToDate) {
     const std::string document = read_file(GPUPOOL_DOCS "/coverage.md"), now = cli::coverage_markdown();
     EXPECT_TRUE(document == now) << "docs/coverage.md is not what the table and the evidence say. Write it again:\n"
                                     "    gpupool coverage --markdown > docs/coverage.md";
@@ -26,8 +26,8 @@ TEST(Coverage, NamesEverySymbolOnce) {
     EXPECT_NE(text.find("637 symbols: "), std::string::npos);
 }
 
-// Evidence of a symbol that is gone, or of one that is refused, is a mistake in the table or in the evidence.
-TEST(Coverage, EvidenceIsOfCallsThatAreForwardedOrAnswered) {
+// Evidence of a symbol that does not exist or is refused is a mistake, either in the table or in the evidence.
+TEST(Coverage, EvidenceNamesOnlySupportedCalls) {
     static constexpr std::string_view symbols[] = {
 #define GP_EVIDENCE(symbol, programs) #symbol,
 #include "protocol/calls/evidence.def"
@@ -46,7 +46,7 @@ TEST(Coverage, EvidenceIsOfCallsThatAreForwardedOrAnswered) {
     }
 }
 
-TEST(Coverage, TheTextSaysTheSame) {
+TEST(Coverage, TextListsAllSymbols) {
     const std::string text = cli::coverage_text();
     EXPECT_NE(text.find("cuGetProcAddress_v2"), std::string::npos);
     EXPECT_NE(text.find("refused ("), std::string::npos);

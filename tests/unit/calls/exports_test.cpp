@@ -1,4 +1,4 @@
-// libcuda.so.1's symbols, the table, NVIDIA's headers and a real driver's list of exports: all four must agree.
+// The symbols of libcuda.so.1, the call table, NVIDIA's headers and a real driver's list of exports must agree.
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -49,7 +49,7 @@ std::set<std::string> exported() {
     return names;
 }
 
-// Functions that the preprocessed headers declare: "CUresult", a name that looks like the driver's, "(".
+// Functions that the preprocessed headers declare: "CUresult", a name in the driver's style, "(".
 std::set<std::string> declared() {
     constexpr std::string_view kType = "CUresult";
     const std::string text = read_file(GPUPOOL_DECLARATIONS);
@@ -70,12 +70,12 @@ std::set<std::string> declared() {
     return names;
 }
 
-TEST(Exports, TheListIsWhole) {
+TEST(Exports, ListIsComplete) {
     EXPECT_EQ(listed().size(), 637u);
     EXPECT_EQ(driver_symbols().size(), 637u) << "a symbol is listed twice";
 }
 
-TEST(Exports, LibraryExportsWhatTheDriverDoesAndNothingElse) {
+TEST(Exports, LibraryExportsExactlyTheDriversSymbols) {
     EXPECT_EQ(difference(listed(), exported()), "");
 }
 
@@ -104,7 +104,7 @@ TEST(Exports, TableAgreesWithTheDriversList) {
     EXPECT_EQ(difference(from_list, from_table), "");
 }
 
-TEST(Exports, EveryRefusalSaysWhy) {
+TEST(Exports, EveryRefusalGivesAReason) {
     for (const calls::CallInfo& call : calls::all_calls()) {
         if (call.delivery == calls::Delivery::refused) {
             EXPECT_TRUE(call.why_refused != nullptr && std::string_view(call.why_refused).size() > 5) << call.name;

@@ -1,6 +1,6 @@
-// cuGetProcAddress over every name, version and flag, against the list of a real driver's symbols and the rules that
-// were measured on it: among the symbols of a name, the one with the highest version not above the wanted one; with the
-// per-thread flag the per-thread forms, and no others, where the name has any.
+// cuGetProcAddress over every name, version and flag, compared with a real driver's symbols and the rules measured on
+// it: of a name's symbols, the one with the highest version that is not above the requested one; with the per-thread
+// flag, only the per-thread variants where the name has any.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -16,19 +16,19 @@ namespace {
 using First = CUresult (*)(const char*, void**, int, cuuint64_t);
 using Second = CUresult (*)(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
 
-constexpr int kDriverVersion = 13000;  // of the client without a server, which is what answers here
+constexpr int kDriverVersion = 13000;  // the client's version, since there is no server to ask
 constexpr cuuint64_t kPerThread = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
 
 class ProcAddress : public testing::Test {
   protected:
     static void SetUpTestSuite() {
-        setenv("GPUPOOL_SERVER", "127.0.0.1:1", 1);  // where nobody listens
+        setenv("GPUPOOL_SERVER", "127.0.0.1:1", 1);  // an address without a server
         setenv("GPUPOOL_CONFIG", "/dev/null", 1);
         library = dlopen(GPUPOOL_CLIENT_LIBRARY, RTLD_NOW | RTLD_LOCAL);
         ASSERT_NE(library, nullptr) << dlerror();
         for (const DriverSymbol& symbol : driver_symbols()) {
             by_name[symbol.name].push_back(symbol);
-            // Between two versions of the list nothing changes: those just before and after each say it all.
+            // Results change only at the listed versions, so it suffices to test just before, at and after each.
             for (const int version : {symbol.since - 10, symbol.since, symbol.since + 10}) {
                 if (version <= kDriverVersion) {
                     versions.insert(version);
@@ -38,7 +38,7 @@ class ProcAddress : public testing::Test {
     }
     static void* address_of(const std::string& symbol) { return dlsym(library, symbol.c_str()); }
 
-    // What the rules say; empty when there is none.
+    // The expected symbol by the rules; empty when there is none.
     static std::string expected(const std::vector<DriverSymbol>& symbols, int version, cuuint64_t flags) {
         bool per_thread = false;
         for (const DriverSymbol& symbol : symbols) {
@@ -70,7 +70,7 @@ TEST_F(ProcAddress, EveryNameVersionAndFlag) {
                 const std::string symbol = expected(symbols, version, flags);
                 void* const wanted = symbol.empty() ? nullptr : address_of(symbol);
                 void *by_first = &by_first, *by_second = &by_second;
-                auto status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;  // which no name here gives
+                auto status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;  // a value that no name here returns
                 const CUresult result = first(name.c_str(), &by_first, version, flags);
                 const auto what = [&] {
                     return name + "@" + std::to_string(version) + " flags " + std::to_string(flags);
@@ -86,15 +86,15 @@ TEST_F(ProcAddress, EveryNameVersionAndFlag) {
             }
         }
     }
-    EXPECT_GT(found, 50'000u) << "the loop looked at next to nothing";
+    EXPECT_GT(found, 50'000u) << "the loop tested too few symbols";
 }
 
-TEST_F(ProcAddress, RefusesNewerVersionsAndUnknownFlagsAndLeavesOutputsAlone) {
+TEST_F(ProcAddress, RefusesNewerVersionsAndUnknownFlagsWithoutWritingOutputs) {
     const auto first = reinterpret_cast<First>(address_of("cuGetProcAddress"));
     const auto second = reinterpret_cast<Second>(address_of("cuGetProcAddress_v2"));
     for (const auto& [version, flags] : {std::pair<int, cuuint64_t>{13010, 0}, {13000, 4}, {13000, 1ull << 40}}) {
         void* address = &address;
-        auto status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;  // which none of these gives
+        auto status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;  // a value that none of these calls returns
         EXPECT_EQ(first("cuInit", &address, version, flags), CUDA_ERROR_INVALID_VALUE);
         EXPECT_EQ(second("cuInit", &address, version, flags, &status), CUDA_ERROR_INVALID_VALUE);
         EXPECT_EQ(address, &address);
@@ -109,7 +109,7 @@ TEST_F(ProcAddress, SymbolsWithSuffixesAndUnknownNamesAreNotFound) {
     for (const auto& [name, symbols] : by_name) {
         for (const DriverSymbol& symbol : symbols) {
             if (!by_name.contains(symbol.symbol)) {
-                names.push_back(symbol.symbol);  // a suffix makes it another string
+                names.push_back(symbol.symbol);  // a suffix makes it an unknown name
             }
         }
     }

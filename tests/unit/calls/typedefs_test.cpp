@@ -1,7 +1,7 @@
-// The table's (base name, since) against cudaTypedefs.h, by the compiler: each line's function has the type that
-// PFN_<base>_v<since> names. CMakeLists.txt lists which of these typedefs there are.
+// Checks the table's (base name, since) against cudaTypedefs.h at compile time: the function of each line has the type
+// that PFN_<base>_v<since> names. CMakeLists.txt lists the existing typedefs.
 //
-// cuda_api.h makes cuda.h declare the old versions beside the new ones, so it must come first.
+// cuda_api.h makes cuda.h declare the old versions beside the new ones, so it must be included first.
 // clang-format off
 #include "protocol/calls/cuda_api.h"
 #include <cudaProfilerTypedefs.h>
@@ -31,7 +31,7 @@ template <Text Base, int Since, Text Suffix>
 struct Typedef {
     using type = void;
 };
-// What is deprecated is in the table all the same.
+// The table contains deprecated functions as well.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 #define GP_TYPEDEF(base, since, suffix)             \
     template <>                                     \
@@ -65,8 +65,8 @@ constexpr bool agrees(std::string_view name) {
 #undef GP_CALL
 #undef GP_PER_THREAD
 
-// The other way round: no typedef without a line.
-TEST(Typedefs, EveryOneIsOfALineOfTheTable) {
+// The converse: every typedef belongs to a line.
+TEST(Typedefs, EveryTypedefHasALineOfTheTable) {
     const std::set<std::string> from_header = {
 #define GP_TYPEDEF(base, since, suffix) #base "_v" #since #suffix,
 #include "typedefs.inc"

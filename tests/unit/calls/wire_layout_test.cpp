@@ -1,4 +1,5 @@
-// Opcodes and the wire format of every call, held against a file: both are promises, so a change must be meant.
+// Compares the opcodes and the wire format of every call with a file. Both are compatibility promises, so a change must
+// be deliberate.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -31,7 +32,7 @@ std::map<std::string, std::string> lines_of(std::istream& file) {
     return lines;
 }
 
-TEST(WireLayout, IsWhatWasAgreedOn) {
+TEST(WireLayout, MatchesTheGoldenFile) {
     std::stringstream now;
     for (const std::string& line : codec::wire_layout()) {
         now << line << '\n';

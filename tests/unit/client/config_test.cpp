@@ -1,4 +1,4 @@
-// Where settings come from, which source wins, and what is said about a wrong one.
+// The sources of settings, their precedence, and the messages about wrong settings.
 #include "client/config.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ class ConfigTest : public testing::Test {
     std::map<std::string, std::string> variables_;
 };
 
-TEST_F(ConfigTest, DefaultsNeedNothing) {
+TEST_F(ConfigTest, DefaultsNeedNoSettings) {
     variables_.clear();
     auto config = load();
     ASSERT_TRUE(config) << config.error().message;
@@ -65,7 +65,7 @@ TEST_F(ConfigTest, DefaultsNeedNothing) {
     EXPECT_EQ(config->source, "");
 }
 
-TEST_F(ConfigTest, TheTransportAndThePathOfASocket) {
+TEST_F(ConfigTest, TransportAndSocketPath) {
     write(home_file(), "server = \"unix:/run/gpupool.sock\"\ntransport = \"shm\"\n");
     auto config = load();
     ASSERT_TRUE(config) << config.error().message;
@@ -105,11 +105,11 @@ summary = true
     EXPECT_EQ(config->source, home_file());
 }
 
-TEST_F(ConfigTest, TheEnvironmentWins) {
+TEST_F(ConfigTest, EnvironmentTakesPrecedence) {
     write(home_file(), "server = \"file:1\"\nmemory = 4194304\nsync = true\n");
     variables_["GPUPOOL_SERVER"] = "environment:2";
     variables_["GPUPOOL_SYNC"] = "0";
-    variables_["GPUPOOL_MEMORY"] = "";  // as if unset
+    variables_["GPUPOOL_MEMORY"] = "";  // counts as unset
     auto config = load();
     ASSERT_TRUE(config) << config.error().message;
     EXPECT_EQ(config->server, "environment:2");
@@ -117,7 +117,7 @@ TEST_F(ConfigTest, TheEnvironmentWins) {
     EXPECT_EQ(config->memory_bytes, 4u << 20);
 }
 
-TEST_F(ConfigTest, TheFirstFileWins) {
+TEST_F(ConfigTest, FirstFileTakesPrecedence) {
     write(system_file(), "server = \"system:1\"\n");
     auto config = load();
     ASSERT_TRUE(config);
@@ -135,7 +135,7 @@ TEST_F(ConfigTest, TheFirstFileWins) {
     expect_error({"GPUPOOL_CONFIG", folder_ + "/none.toml"});
 }
 
-TEST_F(ConfigTest, TokensComeFromFilesToo) {
+TEST_F(ConfigTest, TokensMayBeInFiles) {
     write(folder_ + "/home/.config/gpupool/token", "s3cret\n");
     write(home_file(), "token_file = \"token\"\n");
     auto config = load();
@@ -149,7 +149,7 @@ TEST_F(ConfigTest, TokensComeFromFilesToo) {
     expect_error({"/nonexistent"});
 }
 
-TEST_F(ConfigTest, MistakesAreNamed) {
+TEST_F(ConfigTest, MistakesAreReported) {
     write(home_file(), "server = \"a:1\"\nsever = \"b:1\"\n");
     expect_error({home_file() + ":2", "sever", "unknown setting", "connect_timeout"});
     write(home_file(), "\nmemory = \"plenty\"\n");
@@ -168,8 +168,8 @@ TEST_F(ConfigTest, MistakesAreNamed) {
     expect_error({home_file(), "64 KiB"});
 }
 
-// A FIFO would keep the program waiting for somebody to write to it.
-TEST_F(ConfigTest, OnlyFilesAreRead) {
+// Reading a FIFO would block until another process writes to it.
+TEST_F(ConfigTest, OnlyRegularFilesAreRead) {
     const std::string fifo = folder_ + "/fifo";
     ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
     variables_ = {{"GPUPOOL_CONFIG", fifo}};
@@ -184,7 +184,7 @@ TEST_F(ConfigTest, OnlyFilesAreRead) {
     EXPECT_TRUE(load());
 }
 
-TEST_F(ConfigTest, WrongVariablesAreNamed) {
+TEST_F(ConfigTest, WrongVariablesAreReported) {
     const std::pair<const char*, const char*> wrong[] = {{"GPUPOOL_SERVER", "unix:relative"},
                                                          {"GPUPOOL_TRANSPORT", "udp"},
                                                          {"GPUPOOL_SERVER", ":9470"},
@@ -206,12 +206,12 @@ TEST_F(ConfigTest, WrongVariablesAreNamed) {
     }
 }
 
-TEST_F(ConfigTest, TheUsualPortNeedNotBeSaid) {
+TEST_F(ConfigTest, DefaultPortIsOptional) {
     variables_["GPUPOOL_SERVER"] = "host";
     EXPECT_EQ(load()->server, "host:9470");
 }
 
-TEST_F(ConfigTest, TheLogIsOpenedOnlyWhenAskedFor) {
+TEST_F(ConfigTest, LogIsOpenedOnlyWhenConfigured) {
     ASSERT_TRUE(open_log(Config{}));
     EXPECT_FALSE(log::enabled(log::Level::error));
     Config config;

@@ -11,8 +11,8 @@
 namespace gpupool::client::error_text {
 namespace {
 
-// Reads cuda.h itself, so that no value is forgotten.
-TEST(ErrorText, EveryValueOfTheHeaderHasItsName) {
+// Reads cuda.h, so that the test covers every value.
+TEST(ErrorText, EveryValueOfTheHeaderHasAName) {
     std::ifstream header(GPUPOOL_CUDA_HEADER);
     ASSERT_TRUE(header);
     const std::regex value(R"(^\s+(CUDA_(SUCCESS|ERROR_\w+))\s*=\s*(\d+))");
@@ -48,7 +48,7 @@ TEST(ErrorText, TakesOnlyKnownCodesFromAPeer) {
     }
 }
 
-TEST(ErrorText, TakesTheServersNewCodesFromIt) {
+TEST(ErrorText, TakesNewCodesFromTheServer) {
     EXPECT_EQ(from_peer(954), CUDA_ERROR_UNKNOWN);
     EXPECT_TRUE(learn(954, "CUDA_ERROR_OF_THE_DAY_AFTER", ""));
     EXPECT_EQ(static_cast<int>(from_peer(954)), 954);
@@ -68,7 +68,7 @@ TEST(ErrorText, LearnsTheServersTexts) {
     EXPECT_STREQ(name(static_cast<CUresult>(950)), "CUDA_ERROR_OF_TOMORROW");
 }
 
-TEST(ErrorText, LearnsOnlySoMuch) {
+TEST(ErrorText, LearnsABoundedNumberOfTexts) {
     EXPECT_FALSE(learn(-1, "A", "B"));
     EXPECT_FALSE(learn(4096, "A", "B"));
     EXPECT_FALSE(learn(951, std::string(513, 'x'), "B"));
@@ -82,7 +82,7 @@ TEST(ErrorText, LearnsOnlySoMuch) {
     EXPECT_LT(learned, 3000);
 }
 
-TEST(ErrorText, IsReadWhileItIsLearned) {
+TEST(ErrorText, MayBeReadWhileLearning) {
     std::thread writer([] {
         for (int i = 0; i < 100; ++i) learn(953, i % 2 == 0 ? "EVEN" : "ODD", "");
     });

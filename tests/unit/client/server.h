@@ -1,7 +1,7 @@
-// A session of this process with no server behind it but the test, which says what one would say.
+// A session in this process whose server is played by the test.
 //
-// Ownership: a session is never destroyed, as in the client: its threads live as long as the process. Threads: one test
-// at a time. Errors: none.
+// Ownership: a session is never destroyed, as in the client, because its threads live as long as the process. Threads:
+// one test at a time. Errors: none.
 #pragma once
 
 #include <cstring>
@@ -34,7 +34,7 @@ std::vector<std::byte> notice(codec::NoticeType type, const Notice& content) {
 }
 
 struct Server {
-    std::unique_ptr<transport::Connection> peer;  // nothing answers there
+    std::unique_ptr<transport::Connection> peer;  // nothing answers on it
     std::unique_ptr<client::Session> session;
 
     Server() {

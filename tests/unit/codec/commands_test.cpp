@@ -1,4 +1,4 @@
-// Round trips of calls whose parameters have each of the shapes: what the worker gets is what the client was given.
+// Round trips of calls whose parameters have each shape: the worker decodes what the client encoded.
 #include <cstring>
 
 #include "tests/unit/codec/encode.h"
@@ -60,7 +60,7 @@ TEST(Commands, NullPointersStayNull) {
     EXPECT_EQ(global.at<Global::name>().value, nullptr);
 }
 
-TEST(Commands, AnEmptyArrayIsNotANullArray) {
+TEST(Commands, EmptyArrayIsNotANullArray) {
     using Call = calls::gpLaunch;
     const unsigned char nothing[1] = {};
     auto body = command<Call>(nullptr, nullptr, 0u, nothing, std::size_t{0}, CUstream{});
@@ -85,7 +85,7 @@ TEST(Commands, TextOfEveryLengthAroundTheAlignment) {
         EXPECT_EQ(slots.at<Call::name>().value, name);
         EXPECT_EQ(slots.at<Call::function>().minted, codec::to_wire(minted));
         ASSERT_NE(slots.at<Call::layout>().value, nullptr);
-        EXPECT_EQ(slots.at<Call::layout>().object.size(), 3u);  // one more than asked for: never empty
+        EXPECT_EQ(slots.at<Call::layout>().object.size(), 3u);  // one more than requested, so that it is never empty
         EXPECT_NE(slots.at<Call::count>().value, nullptr);
     }
 }
@@ -129,7 +129,7 @@ TEST(Commands, ArraysWithAnAdjustedCount) {
     EXPECT_EQ(slots.at<Call::globalDim>().object, std::vector<cuuint64_t>(dimensions, dimensions + 3));
     EXPECT_EQ(slots.at<Call::globalStrides>().object, std::vector<cuuint64_t>(strides, strides + 2));
     EXPECT_EQ(slots.at<Call::elementStrides>().object, std::vector<cuuint32_t>(steps, steps + 3));
-    // A count of 0 less one is no elements, not all there are.
+    // A count of 0 with an adjustment of -1 means no elements; it must not wrap around.
     body = command<Call>(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 0u, nullptr, dimensions, strides, box, steps,
                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -138,7 +138,7 @@ TEST(Commands, ArraysWithAnAdjustedCount) {
     EXPECT_TRUE(none.at<Call::globalStrides>().object.empty());
 }
 
-// No call of the table that travels has a count behind a pointer today; the codec knows them nevertheless.
+// No remote call of the table has a count behind a pointer today; the codec supports them.
 struct CountedByPointer {
     using Function = CUresult (*)(const int* values, const unsigned* count, unsigned char* out);
     static constexpr std::string_view kName = "CountedByPointer";
@@ -157,7 +157,7 @@ TEST(Commands, CountsBehindAPointer) {
     EXPECT_EQ(slots.at<0>().object, std::vector<int>(values, values + 3));
     EXPECT_EQ(*slots.at<1>().value, 3u);
     EXPECT_EQ(slots.at<2>().object.size(), 4u);
-    // Without a count there are no elements, wherever the pointer points.
+    // Without a count there are no elements, even if the pointer is not null.
     body = command<CountedByPointer>(values, nullptr, out);
     codec::Slots<CountedByPointer> none;
     ASSERT_TRUE(none.read(body));
@@ -182,7 +182,7 @@ TEST(Commands, PaddingIsZero) {
                                      &attributes, &attribute_count, nullptr};
     codec::Writer out(places.data());
     codec::write_command<Call>(out, addresses);
-    EXPECT_EQ(places[8 + 8 + 8 + 1], std::byte{0});  // behind the name's NUL: what the heap held does not travel
+    EXPECT_EQ(places[8 + 8 + 8 + 1], std::byte{0});  // the padding behind the name's NUL contains no heap data
     for (std::size_t i = 2; i < 8; ++i) {
         EXPECT_EQ(places[8 + 8 + 8 + i], std::byte{0}) << i;
     }

@@ -1,4 +1,4 @@
-// A call's command body and reply body, made the way client and worker make them.
+// Encodes a call's command body and reply body as client and worker do.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -44,13 +44,13 @@ std::vector<std::byte> reply(codec::Slots<Call>& slots) {
     return body;
 }
 
-// `arguments` are the caller's, as for the call itself.
+// `arguments` are the call's own.
 template <class Call, class... Given>
 bool read_reply(std::span<std::byte> body, Given... arguments) {
     return detail::Encoder<Call, codec::Indices<Call>>::read_reply(body, arguments...);
 }
 
-// Of a call that would give some, for a caller who wants none.
+// For calls that can return attributes, when the caller wants none.
 inline constexpr int* kNoAttributes = nullptr;
 
 template <class Handle>

@@ -1,5 +1,4 @@
-// Bytes that no client of ours sends: each is refused, and nothing is read or written outside of what is there (which
-// AddressSanitizer sees).
+// Bytes that no real client sends: each is refused, and no access goes out of bounds (which AddressSanitizer checks).
 #include <cstring>
 
 #include "tests/unit/codec/encode.h"
@@ -7,7 +6,7 @@
 namespace gpupool::test {
 namespace {
 
-// Every prefix, in memory of exactly its size.
+// Every prefix, in an allocation of exactly its size.
 template <class Call>
 void every_prefix_is_refused(const std::vector<std::byte>& whole) {
     for (std::size_t bytes = 0; bytes < whole.size(); ++bytes) {

@@ -12,11 +12,11 @@ namespace {
 
 using Record = std::vector<std::byte>;
 
-// One side of a shared block, which its program calls `address` on both sides.
+// One side's copy of a shared block; both sides use the same `address` for it.
 struct Side {
     Side(std::uint64_t at, std::size_t size) : storage(size + 16), baseline(size) {
         auto place = reinterpret_cast<std::uintptr_t>(storage.data());
-        place += (at % 8 + 8 - place % 8) % 8;  // aligned as the address is
+        place += (at % 8 + 8 - place % 8) % 8;  // with the same alignment as the address
         block = {at, reinterpret_cast<std::byte*>(place), baseline.data(), size};
     }
     std::vector<Record> changes() {
@@ -40,7 +40,7 @@ constexpr std::byte operator""_b(unsigned long long value) {
     return static_cast<std::byte>(value);
 }
 
-TEST(MemoryChanges, NothingIsSaidOfWhatIsTheSame) {
+TEST(MemoryChanges, UnchangedMemoryIsNotSent) {
     Side side(0x1000, 10000);
     EXPECT_TRUE(side.changes().empty());
     side[5] = 1_b;
@@ -49,7 +49,7 @@ TEST(MemoryChanges, NothingIsSaidOfWhatIsTheSame) {
 }
 
 // At every alignment of the block's beginning and end.
-TEST(MemoryChanges, WhatOneSideWroteIsOnTheOther) {
+TEST(MemoryChanges, ChangesAreAppliedOnTheOtherSide) {
     std::mt19937 random(7);
     for (std::uint64_t address = 0x10000; address < 0x10010; ++address) {
         for (const std::size_t bytes : {1, 3, 8, 9, 17, 4095, 4096, 4097, 20000}) {
@@ -64,7 +64,7 @@ TEST(MemoryChanges, WhatOneSideWroteIsOnTheOther) {
                     ASSERT_TRUE(there.apply(record));
                 }
                 ASSERT_EQ(there.content(), here.content());
-                ASSERT_TRUE(there.changes().empty()) << "what came from the other side is no change of ours";
+                ASSERT_TRUE(there.changes().empty()) << "applied changes are not sent back";
             }
         }
     }
@@ -87,7 +87,7 @@ TEST(MemoryChanges, BothSidesWriteNeighbouringBytes) {
     EXPECT_EQ(here[5], 5_b);
 }
 
-TEST(MemoryChanges, FewChangesAreSmall) {
+TEST(MemoryChanges, FewChangesGiveShortRecords) {
     Side side(0x4000, 1 << 20);
     side[700'000] = 1_b;
     const auto records = side.changes();
@@ -114,12 +114,12 @@ class Malformed : public testing::Test {
     ChangeHeader header_{};
 };
 
-TEST_F(Malformed, CutShortAnywhere) {
+TEST_F(Malformed, TruncatedAtEveryLength) {
     for (std::size_t bytes = 0; bytes < record_.size(); ++bytes) {
         EXPECT_FALSE(side_.apply(std::span(record_).first(bytes))) << bytes;
     }
 }
-TEST_F(Malformed, Elsewhere) {
+TEST_F(Malformed, AnotherAddress) {
     for (const std::int64_t offset : {-0x8000, -16, -8, 8, 16, 0x1000}) {
         const ChangeHeader kept = header_;
         header_.address += static_cast<std::uint64_t>(offset);
@@ -133,7 +133,7 @@ TEST_F(Malformed, NotAligned) {
     header_.address += 1;
     EXPECT_FALSE(apply_header());
 }
-TEST_F(Malformed, SizesThatLie) {
+TEST_F(Malformed, FalseSizes) {
     const ChangeHeader kept = header_;
     for (const std::uint32_t bytes : {0u, 4u, 8u, 96u, 4096u, 4104u, ~7u, ~0u}) {
         header_.window_bytes = bytes;
@@ -144,15 +144,15 @@ TEST_F(Malformed, SizesThatLie) {
         header_ = kept;
     }
 }
-TEST_F(Malformed, BytesBesideTheBlock) {
-    record_[sizeof header_] |= 1_b;  // 0x8000, before the block
+TEST_F(Malformed, BytesOutsideTheBlock) {
+    record_[sizeof header_] |= 1_b;  // the byte at 0x8000, which lies before the block
     EXPECT_FALSE(side_.apply(record_));
     header_.changed_bytes += 1;
     record_.push_back(9_b);
     EXPECT_FALSE(apply_header());
 }
 
-// Nobody ever sees half of a word that the other side wrote.
+// A word that the other side wrote is never half visible.
 TEST(MemoryChanges, WordsAreWrittenWhole) {
     Side here(0x6000, 64), there(0x6000, 64);
     std::atomic<bool> done{false};

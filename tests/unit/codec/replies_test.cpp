@@ -1,4 +1,4 @@
-// Results on their way back: round trips, and replies that do not fit what was asked for.
+// Results: round trips, and replies that do not fit the request.
 #include <cstring>
 
 #include "tests/unit/codec/encode.h"
@@ -8,7 +8,7 @@ namespace {
 
 using Resolve = calls::gpFunctionResolve;
 
-// A worker's slots for a resolve with room for `capacity`, filled with results.
+// Fills a worker's slots for a resolve, which has room for `capacity`, with results.
 void fill(codec::Slots<Resolve>& slots, unsigned capacity, bool with_count) {
     CUfunction minted = handle<CUfunction>(codec::HandleKind::function, 3);
     ParameterLayout layout[8];
@@ -35,7 +35,7 @@ TEST(Replies, RoundTrip) {
     EXPECT_EQ(layout[3].offset_bytes, 77u) << "written behind the caller's array";
 }
 
-TEST(Replies, WhatWasNotAskedForDoesNotTravel) {
+TEST(Replies, UnrequestedOutputsAreNotSent) {
     codec::Slots<Resolve> slots;
     fill(slots, 2, false);
     auto body = reply<Resolve>(slots);
@@ -62,11 +62,11 @@ TEST(Replies, TruncatedAtEveryLength) {
     }
 }
 
-TEST(Replies, MoreElementsThanThereIsRoomForAreCut) {
+TEST(Replies, ElementsBeyondTheRoomAreCut) {
     codec::Slots<Resolve> slots;
     fill(slots, 6, true);
     auto body = reply<Resolve>(slots);
-    std::vector<ParameterLayout> layout(2);  // AddressSanitizer guards its end
+    std::vector<ParameterLayout> layout(2);  // of exactly this size, so that AddressSanitizer detects an overflow
     unsigned count = 0;
     ASSERT_TRUE(read_reply<Resolve>(body, nullptr, CUmodule{}, nullptr, layout.data(), 2u, &count, kNoAttributes, 0u));
     EXPECT_EQ(layout[1].offset_bytes, 8u);
@@ -89,7 +89,7 @@ TEST(Replies, HugeCounts) {
     }
 }
 
-TEST(Replies, InOutComesBack) {
+TEST(Replies, InOutIsReturned) {
     using Call = calls::cuTensorMapReplaceAddress;
     CUtensorMap map{};
     auto body = command<Call>(&map, nullptr);

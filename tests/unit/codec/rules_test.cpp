@@ -1,4 +1,4 @@
-// What must hold for every line of the table, checked over all of them.
+// Rules that every line of the table must satisfy.
 #include <gtest/gtest.h>
 
 #include "protocol/codec/parameter.h"
@@ -6,8 +6,8 @@
 namespace gpupool::test {
 namespace {
 
-// An output array is cut to the room that its count says. Were that count an output that is read before the array, the
-// server could choose how much the client writes.
+// The client cuts an output array to the room that its count gives. If that count were an output decoded before the
+// array, the server could choose how much the client writes.
 template <class Call, int Index>
 constexpr bool room_is_the_callers() {
     if constexpr (codec::shape<Call, Index> == codec::Shape::out_array) {
@@ -19,7 +19,7 @@ constexpr bool room_is_the_callers() {
     return true;
 }
 
-// An array is settled by its count, which must be there on the server's side.
+// An array's length is given by its count, so the worker must receive the count.
 template <class Call, int Index>
 constexpr bool count_travels() {
     constexpr codec::Shape kind = codec::shape<Call, Index>;
@@ -47,7 +47,7 @@ void check() {
     if constexpr (calls::is_remote<Call>) {
         EXPECT_TRUE(rooms_are_the_callers<Call>(codec::Indices<Call>{})) << Call::kName;
         EXPECT_TRUE(counts_travel<Call>(codec::Indices<Call>{})) << Call::kName;
-        // A deferred call's caller is gone before there could be an output.
+        // A deferred call returns before any output could arrive.
         EXPECT_FALSE(Call::kDelivery == calls::Delivery::deferred && codec::any_output<Call>) << Call::kName;
     }
 }

@@ -1,4 +1,4 @@
-// The small parts: units, environment, hashes, descriptors.
+// Small utilities: units, environment, hashes, descriptors.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -25,7 +25,7 @@ std::span<const std::byte> bytes_of(std::string_view text) {
     return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-TEST(Contention, LastsLongerTheLongerItGoesOn) {
+TEST(Contention, LastsLongerTheMoreOftenItRecurs) {
     using Clock = std::chrono::steady_clock;
     Contention contention;
     const Clock::time_point begin = Clock::now();
@@ -34,7 +34,7 @@ TEST(Contention, LastsLongerTheLongerItGoesOn) {
     auto lasting = std::chrono::duration_cast<Clock::duration>(Contention::kShortest);
     for (int i = 0; i < 12; ++i) {
         contention.note(now);
-        contention.note(now + lasting / 2);  // by another thread: the same once more
+        contention.note(now + lasting / 2);  // the same contention, reported by another thread, counts once
         EXPECT_TRUE(contention.lasts(now + lasting - std::chrono::microseconds(1))) << i;
         EXPECT_FALSE(contention.lasts(now + lasting)) << i;
         now += lasting;
@@ -42,20 +42,21 @@ TEST(Contention, LastsLongerTheLongerItGoesOn) {
     }
     now += Contention::kSameWithin * lasting;
     contention.note(now);
-    EXPECT_FALSE(contention.lasts(now + Contention::kShortest)) << "what came back later begins anew";
+    EXPECT_FALSE(contention.lasts(now + Contention::kShortest))
+        << "later contention starts with the shortest time again";
 }
 
-// By a thread that has to share its processor with another.
-TEST(Contention, IsNotedWhereTheProcessorIsTaken) {
+// The polling thread shares its processor with another.
+TEST(Contention, IsDetectedOnASharedProcessor) {
     using Clock = std::chrono::steady_clock;
     std::atomic<bool> over{false};
     bool noted = false;
-    std::thread looks([&] {
+    std::thread polling([&] {
         cpu_set_t one;
         CPU_ZERO(&one);
         CPU_SET(static_cast<std::size_t>(sched_getcpu()), &one);
         ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-        std::thread counts([&] {  // inherits the processor
+        std::thread other([&] {  // inherits the affinity
             while (!over) {
             }
         });
@@ -67,19 +68,19 @@ TEST(Contention, IsNotedWhereTheProcessorIsTaken) {
             noted = contention.note_poll(before, now) && contention.lasts(now);
         }
         over = true;
-        counts.join();
+        other.join();
     });
-    looks.join();
+    polling.join();
     EXPECT_TRUE(noted);
 }
 
-// Who slept, or waited for a lock, was not suspended by others.
-TEST(Contention, IsNotNotedWhereTheThreadSlept) {
+// A thread that slept or waited for a lock was not preempted.
+TEST(Contention, IsNotDetectedAfterASleep) {
     using Clock = std::chrono::steady_clock;
     bool noted = true;
-    for (int i = 0; noted && i < 100; ++i) {  // on a busy machine it may be suspended besides
+    for (int i = 0; noted && i < 100; ++i) {  // on a loaded machine it may be preempted as well
         Contention contention;
-        (void)contention.note_poll(Clock::time_point(), Clock::now());  // what was before
+        (void)contention.note_poll(Clock::time_point(), Clock::now());  // the poll before
         const Clock::time_point before = Clock::now();
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         noted = contention.note_poll(before, Clock::now());
@@ -87,27 +88,27 @@ TEST(Contention, IsNotNotedWhereTheThreadSlept) {
     EXPECT_FALSE(noted);
 }
 
-TEST(Contention, KeepsAllFromLooking) {
+TEST(Contention, PreventsSpinning) {
     ASSERT_EQ(setenv("GPUPOOL_SPIN", "1", 1), 0);
-    ASSERT_TRUE(spinning_pays()) << "asked before by another test: this one needs a process of its own";
+    ASSERT_TRUE(spinning_pays()) << "spinning_pays() was called before: this test needs its own process";
     Contention contention;
     Spin spin(contention);
-    int looks = 0;
-    const auto look = [&] { return ++looks == 50; };
-    EXPECT_TRUE(spin.until(look, std::chrono::seconds(20)));
-    looks = 0;
+    int polls = 0;
+    const auto poll = [&] { return ++polls == 50; };
+    EXPECT_TRUE(spin.until(poll, std::chrono::seconds(20)));
+    polls = 0;
     contention.note(std::chrono::steady_clock::now());
-    EXPECT_FALSE(spin.until(look, std::chrono::seconds(20)));
-    EXPECT_EQ(looks, 1);
-    // Also who looks already.
+    EXPECT_FALSE(spin.until(poll, std::chrono::seconds(20)));
+    EXPECT_EQ(polls, 1);
+    // A thread that is already spinning stops as well.
     std::this_thread::sleep_for(2 * Contention::kShortest);
-    looks = 0;
+    polls = 0;
     EXPECT_FALSE(spin.until(
         [&] {
-            if (++looks == 20) {
+            if (++polls == 20) {
                 contention.note(std::chrono::steady_clock::now());
             }
-            return looks == 1000;
+            return polls == 1000;
         },
         std::chrono::seconds(20)));
     Contention never(Contention::Matters::no);
@@ -154,7 +155,7 @@ TEST(Units, SizesForPeople) {
     EXPECT_EQ(format_bytes(3ull << 29), "1.5 GiB");
 }
 
-TEST(Environment, TellsUnsetFromEmpty) {
+TEST(Environment, DistinguishesUnsetFromEmpty) {
     constexpr const char* name = "GPUPOOL_TEST_VARIABLE";
     ::unsetenv(name);
     EXPECT_FALSE(environment::raw(name));
@@ -168,7 +169,7 @@ TEST(Environment, TellsUnsetFromEmpty) {
     ::unsetenv(name);
 }
 
-TEST(Environment, SwitchesOfCudaAreOnByTheirValue) {
+TEST(Environment, CudaSwitchesAreOnByTheirValue) {
     constexpr const char* name = "GPUPOOL_TEST_VARIABLE";
     ::unsetenv(name);
     EXPECT_FALSE(environment::cuda_switch(name));
@@ -181,12 +182,12 @@ TEST(Environment, SwitchesOfCudaAreOnByTheirValue) {
     ::unsetenv(name);
 }
 
-TEST(Hash, IsTheKnownOne) {
-    // From the XXH3 128 bit reference: the empty input.
+TEST(Hash, MatchesTheReference) {
+    // The XXH3 128-bit reference value for empty input.
     EXPECT_EQ(to_string(fingerprint({})), "99aa06d3014798d86001c324468d497f");
 }
 
-TEST(Hash, DoesNotDependOnTheCuts) {
+TEST(Hash, DoesNotDependOnTheChunks) {
     const std::string text(10000, 'x');
     Fingerprinter pieces;
     for (std::size_t at = 0; at < text.size(); at += 777) pieces.add(bytes_of(std::string_view(text).substr(at, 777)));
@@ -216,7 +217,7 @@ TEST(UniqueFd, ClosesOnceAndOnlyItsOwn) {
     ::close(raw);
 }
 
-// A folder as the kernel shows control groups in.
+// A folder in the format of the kernel's control groups.
 class ControlGroups : public testing::Test {
   protected:
     void TearDown() override { std::filesystem::remove_all(mount_); }
@@ -228,7 +229,7 @@ class ControlGroups : public testing::Test {
     const std::string mount_ = testing::TempDir() + "gpupool-groups-" + std::to_string(::getpid());
 };
 
-TEST_F(ControlGroups, TheLeastQuotaOnTheWayDownCounts) {
+TEST_F(ControlGroups, SmallestQuotaOnThePathCounts) {
     write("cpu.max", "max 100000");
     EXPECT_EQ(processors_of_quota("0::/\n", mount_), std::nullopt);
     write("slice/cpu.max", "350000 100000");
@@ -236,11 +237,11 @@ TEST_F(ControlGroups, TheLeastQuotaOnTheWayDownCounts) {
     EXPECT_EQ(processors_of_quota("0::/slice/service\n", mount_), 3u);
     write("slice/service/cpu.max", "50000 100000");
     EXPECT_EQ(processors_of_quota("0::/slice/service\n", mount_), 1u);
-    write("cpu.max", "200000 100000");  // a container's own group is its root, whatever the host calls it
+    write("cpu.max", "200000 100000");  // a container's own group is its root, whatever its path on the host
     EXPECT_EQ(processors_of_quota("0::/docker/4711\n", mount_), 2u);
 }
 
-TEST_F(ControlGroups, OfTheFirstVersionToo) {
+TEST_F(ControlGroups, SupportsVersionOne) {
     write("cpu/jobs/cpu.cfs_quota_us", "-1");
     write("cpu/jobs/cpu.cfs_period_us", "100000");
     EXPECT_EQ(processors_of_quota("5:memory:/jobs\n2:cpu,cpuacct:/jobs\n", mount_), std::nullopt);
@@ -249,7 +250,7 @@ TEST_F(ControlGroups, OfTheFirstVersionToo) {
     EXPECT_EQ(processors_of_quota("5:memory:/jobs\n2:cpuset:/jobs\n", mount_), std::nullopt);
 }
 
-TEST_F(ControlGroups, WhatMakesNoSenseLimitsNothing) {
+TEST_F(ControlGroups, InvalidValuesSetNoLimit) {
     for (const char* text : {"", "max", "0 0", "-5 100000", "x y", "100000 -1"}) {
         write("cpu.max", text);
         EXPECT_EQ(processors_of_quota("0::/\n", mount_), std::nullopt) << text;

@@ -17,15 +17,15 @@ TEST(Digest, IsSha256) {
     EXPECT_EQ(to_string(sha256({})), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
-TEST(Digest, DoesNotDependOnTheCuts) {
+TEST(Digest, DoesNotDependOnTheChunks) {
     Digester pieces;
     pieces.add(bytes_of("a"));
     pieces.add(bytes_of("bc"));
     EXPECT_EQ(pieces.finish(), sha256(bytes_of("abc")));
 }
 
-// Long enough for the processor's own instructions where it has them; the expected values are sha256sum's.
-TEST(Digest, OfLongTexts) {
+// Long enough for the processor's SHA instructions, where it has them. Expected values from sha256sum.
+TEST(Digest, LongTexts) {
     const auto bytes = [](std::size_t count) {
         std::string text(count, '\0');
         for (std::size_t i = 0; i < count; ++i) {

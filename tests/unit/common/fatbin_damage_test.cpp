@@ -1,4 +1,4 @@
-// A peer's bytes: cut off, claiming too much, flipped at random. Under AddressSanitizer any access outside is seen.
+// Hostile input: truncated, with false sizes, with random bit flips. AddressSanitizer detects accesses out of bounds.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -15,9 +15,9 @@ void put(std::vector<std::byte>& target, std::size_t offset, T value) {
     std::memcpy(target.data() + offset, &value, sizeof value);
 }
 
-constexpr std::size_t first_entry = kContainerHeaderBytes;
+constexpr std::size_t kFirstEntry = container_header_bytes;
 
-// Reads everything there is to read; only that it returns matters.
+// Reads everything there is to read; it need only return.
 void read_all(Bytes bytes) {
     auto image = inspect(bytes);
     if (!image) return;
@@ -36,21 +36,21 @@ TEST(Damage, EveryTruncationIsRefused) {
     }
 }
 
-TEST(Damage, ATruncatedCubinIsRefused) {
+TEST(Damage, TruncatedCubinIsRefused) {
     const auto file = fixture("kernels.cubin");
     for (std::size_t size : {std::size_t{4}, std::size_t{63}, file.size() / 2, file.size() - 1}) {
         EXPECT_FALSE(inspect(Bytes(file).first(size))) << size;
     }
 }
 
-TEST(Damage, TextNeedsItsEnd) {
+TEST(Damage, TextNeedsATerminator) {
     const auto file = fixture("kernels.ptx");
     EXPECT_FALSE(inspect(Bytes(file).first(file.size() - 1)));
     EXPECT_FALSE(inspect(Bytes()));
 }
 
-TEST(Damage, AWrapperCannotTravel) {
-    const Wrapper wrapper{kWrapperMagic, kWrapperVersionSingle, nullptr, nullptr};
+TEST(Damage, WrapperIsRefused) {
+    const Wrapper wrapper{wrapper_magic, wrapper_version_single, nullptr, nullptr};
     auto image = inspect(std::as_bytes(std::span(&wrapper, 1)));
     ASSERT_FALSE(image);
     EXPECT_EQ(image.error().code, ErrorCode::invalid_input);
@@ -62,19 +62,19 @@ TEST(Damage, ClaimedSizesAreChecked) {
     EXPECT_FALSE(container_entries(container));
 
     container = make_container({{Kind::ptx, 80, 0, "text"}});
-    put(container, first_entry + entry_field::kPayloadBytes, ~std::uint64_t{0} - 0x3F);
+    put(container, kFirstEntry + entry_field::payload_bytes, ~std::uint64_t{0} - 0x3F);
     EXPECT_FALSE(container_entries(container));
 
     container = make_container({{Kind::ptx, 80, 0, "text"}});
-    put(container, first_entry + entry_field::kPayloadBytes, std::uint64_t{16});
+    put(container, kFirstEntry + entry_field::payload_bytes, std::uint64_t{16});
     EXPECT_FALSE(container_entries(container));
 
     container = make_container({{Kind::ptx, 80, 0, "text"}});
-    put(container, first_entry + entry_field::kHeaderBytes, std::uint32_t{0});
+    put(container, kFirstEntry + entry_field::header_bytes, std::uint32_t{0});
     EXPECT_FALSE(container_entries(container));
 
-    container = make_container({{Kind::ptx, 80, flag::kZstd, "text"}});
-    put(container, first_entry + entry_field::kCompressedBytes, std::uint32_t{9});
+    container = make_container({{Kind::ptx, 80, flag::zstd, "text"}});
+    put(container, kFirstEntry + entry_field::compressed_bytes, std::uint32_t{9});
     EXPECT_FALSE(container_entries(container));
 }
 
@@ -83,9 +83,9 @@ Entry only_entry(Bytes container) {
     return entries && entries->size() == 1 ? entries->front() : Entry{};
 }
 
-TEST(Damage, AnUnpackedSizeThatCannotBeIsRefused) {
-    // Four LZ4 bytes cannot become a gigabyte, and a frame that is none states nothing.
-    const auto lz4 = make_container({{Kind::ptx, 80, flag::kLz4, "text", 4, kMaxUnpackedBytes}});
+TEST(Damage, ImpossibleUnpackedSizeIsRefused) {
+    // Four LZ4 bytes cannot expand to a gigabyte, and an invalid frame states no size.
+    const auto lz4 = make_container({{Kind::ptx, 80, flag::lz4, "text", 4, max_unpacked_bytes}});
     auto contents = unpack(only_entry(lz4));
     ASSERT_FALSE(contents);
     EXPECT_EQ(contents.error().code, ErrorCode::invalid_input);
@@ -97,7 +97,7 @@ TEST(Damage, AnUnpackedSizeThatCannotBeIsRefused) {
     EXPECT_EQ(contents.error().code, ErrorCode::limit_exceeded);
 }
 
-TEST(Damage, ALieAboutTheUnpackedSizeIsSeen) {
+TEST(Damage, FalseUnpackedSizeIsDetected) {
     for (const char* name : {"size.fatbin", "speed.fatbin"}) {
         const auto file = fixture(name);
         auto entries = container_entries(file);
@@ -119,14 +119,14 @@ TEST(Damage, TooManyEntriesAreRefused) {
     EXPECT_EQ(entries.error().code, ErrorCode::limit_exceeded);
 }
 
-TEST(Damage, RandomFlipsAreSurvived) {
+TEST(Damage, RandomFlipsDoNotCrash) {
     std::mt19937 random(20240607);
     for (const char* name : {"size.fatbin", "speed.fatbin", "kernels.cubin"}) {
         const auto file = fixture(name);
         for (int round = 0; round < 300; ++round) {
             auto damaged = file;
             for (int flips = 0; flips < 8; ++flips) {
-                // Half of the damage where the headers are.
+                // Half of the flips hit the headers.
                 const std::size_t range = flips % 2 == 0 ? std::min<std::size_t>(file.size(), 96) : file.size();
                 damaged[random() % range] = static_cast<std::byte>(random());
             }

@@ -1,4 +1,4 @@
-// What nvcc really writes, read back: forms, lengths, entries, contents.
+// Reads nvcc's real output: forms, lengths, entries, contents.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 class CompressMode : public testing::TestWithParam<const char*> {};
 
-TEST_P(CompressMode, EntriesAreThoseAskedFor) {
+TEST_P(CompressMode, EntriesAreTheRequestedOnes) {
     const auto file = fixture(std::string(GetParam()) + ".fatbin");
     auto image = inspect(file);
     ASSERT_TRUE(image) << image.error().message;
@@ -28,7 +28,7 @@ TEST_P(CompressMode, EntriesAreThoseAskedFor) {
     EXPECT_EQ(seen, expected);
 }
 
-TEST_P(CompressMode, ContentsComeOutWhole) {
+TEST_P(CompressMode, ContentsAreComplete) {
     const auto file = fixture(std::string(GetParam()) + ".fatbin");
     auto entries = container_entries(file);
     ASSERT_TRUE(entries) << entries.error().message;
@@ -38,7 +38,7 @@ TEST_P(CompressMode, ContentsComeOutWhole) {
         EXPECT_EQ(contents->bytes().size(), entry.unpacked_bytes);
         if (entry.kind == Kind::ptx) {
             EXPECT_NE(contents->text().find(".visible .entry mixed"), std::string_view::npos);
-            // nvcc begins the text with empty lines: its first word is a directive all the same.
+            // nvcc's text begins with empty lines; its first word is a directive.
             EXPECT_EQ(contents->text().substr(contents->text().find_first_not_of('\n'), 8), ".version");
             continue;
         }
@@ -50,16 +50,16 @@ TEST_P(CompressMode, ContentsComeOutWhole) {
     }
 }
 
-TEST_P(CompressMode, FlagsSayHowAndForWhom) {
+TEST_P(CompressMode, FlagsGiveCompressionAndTarget) {
     const auto file = fixture(std::string(GetParam()) + ".fatbin");
     const auto entries = container_entries(file);
     ASSERT_TRUE(entries) << entries.error().message;
     const std::string mode = GetParam();
     for (const Entry& entry : *entries) {
-        EXPECT_EQ((entry.flags & flag::kArchSpecific) != 0, entry.kind == Kind::cubin && entry.arch == 90);
-        EXPECT_EQ((entry.flags & flag::kFamilySpecific) != 0, entry.arch == 100);
-        const std::uint64_t how = entry.flags & (flag::kLz4 | flag::kZstd);
-        // In "balance" (nvcc's default) and "speed" the compiler decides which cubins are worth it.
+        EXPECT_EQ((entry.flags & flag::arch_specific) != 0, entry.kind == Kind::cubin && entry.arch == 90);
+        EXPECT_EQ((entry.flags & flag::family_specific) != 0, entry.arch == 100);
+        const std::uint64_t how = entry.flags & (flag::lz4 | flag::zstd);
+        // In modes "balance" (nvcc's default) and "speed" the compiler decides which cubins to compress.
         if (mode == "none" || mode == "size") {
             EXPECT_EQ(how, mode == "size" ? flag::kZstd : 0);
         } else if (entry.kind == Kind::ptx) {
@@ -130,7 +130,7 @@ TEST(TrustedImage, TextMayBeShorterThanAMagic) {
     }
 }
 
-TEST(TrustedImage, RefusesWhatItCannotFollow) {
+TEST(TrustedImage, RefusesUnknownForms) {
     EXPECT_FALSE(inspect_trusted(nullptr));
     const Wrapper empty{kWrapperMagic, kWrapperVersionSingle, nullptr, nullptr};
     EXPECT_FALSE(inspect_trusted(&empty));
@@ -152,7 +152,7 @@ std::vector<std::byte> joined(std::initializer_list<const char*> names) {
     return all;
 }
 
-TEST(JoinedImage, FindsTheContainersBehindTheFirst) {
+TEST(JoinedImage, FindsFollowingContainers) {
     auto all = joined({"none.fatbin", "size.fatbin", "speed.fatbin"});
     all.push_back(std::byte{0});
     auto image = inspect_joined(all);
@@ -164,13 +164,13 @@ TEST(JoinedImage, FindsTheContainersBehindTheFirst) {
     EXPECT_EQ(image->prelinked[1].data() + image->prelinked[1].size() + 1, all.data() + all.size());
 }
 
-TEST(JoinedImage, RefusesAContainerThatIsCutOff) {
+TEST(JoinedImage, RefusesATruncatedContainer) {
     auto all = joined({"none.fatbin", "size.fatbin"});
     all.pop_back();
     EXPECT_FALSE(inspect_joined(all));
 }
 
-TEST(JoinedImage, HasNothingBehindABareForm) {
+TEST(JoinedImage, EndsBehindABareForm) {
     const auto all = joined({"kernels.cubin", "none.fatbin"});
     auto image = inspect_joined(all);
     ASSERT_TRUE(image) << image.error().message;

@@ -1,4 +1,4 @@
-// Which entries a device uses, and containers made of them.
+// Which entries a device uses, and containers made of a selection.
 #include <gtest/gtest.h>
 
 #include "common/fatbin/select.h"
@@ -26,7 +26,7 @@ struct Made {
     std::vector<Entry> entries;
 };
 
-TEST(Select, TakesWhatNvccMadeForTheDevice) {
+TEST(Select, TakesTheEntriesForTheDevice) {
     const auto file = fixture("balance.fatbin");
     const auto entries = container_entries(file);
     ASSERT_TRUE(entries);
@@ -71,8 +71,8 @@ TEST(Select, MachineCodeNeedsTheSameMajorAndNoLaterMinor) {
     EXPECT_EQ(choices(made.entries, {9, 0}), (std::vector<Choice>{{Kind::ptx, 70}}));
 }
 
-TEST(Select, KeepsEqualsMostSpecificFirst) {
-    const Made made({{Kind::cubin, 90, 0, "plain"}, {Kind::cubin, 90, flag::kArchSpecific, "a"}});
+TEST(Select, SortsEqualEntriesBySpecificity) {
+    const Made made({{Kind::cubin, 90, 0, "plain"}, {Kind::cubin, 90, flag::arch_specific, "a"}});
     const auto chosen = select(made.entries, {9, 0});
     ASSERT_EQ(chosen.size(), 2u);
     EXPECT_NE(chosen[0].flags & flag::kArchSpecific, 0u);
@@ -86,7 +86,7 @@ TEST(Select, IntermediateCodeIsTheLastResort) {
     EXPECT_EQ(choices(alone.entries, {9, 0}, Preference::ptx_only), (std::vector<Choice>{}));
 }
 
-TEST(Select, ABareImageIsLeftToTheDriver) {
+TEST(Select, BareImageIsLeftToTheDriver) {
     const auto file = fixture("kernels.cubin");
     auto image = inspect(file);
     ASSERT_TRUE(image);
@@ -96,7 +96,7 @@ TEST(Select, ABareImageIsLeftToTheDriver) {
     EXPECT_FALSE(repack(*entries));
 }
 
-TEST(Repack, EverythingGivesTheSameBytes) {
+TEST(Repack, CompleteSelectionGivesTheSameBytes) {
     for (const char* name : {"none.fatbin", "size.fatbin", "speed.fatbin", "balance.fatbin"}) {
         const auto file = fixture(name);
         const auto entries = container_entries(file);
@@ -107,7 +107,7 @@ TEST(Repack, EverythingGivesTheSameBytes) {
     }
 }
 
-TEST(Repack, ASelectionIsAContainerOfItsOwn) {
+TEST(Repack, SelectionIsAContainer) {
     const auto file = fixture("size.fatbin");
     const auto entries = container_entries(file);
     ASSERT_TRUE(entries);

@@ -1,4 +1,4 @@
-// Files made by nvcc at build time, and containers made by hand.
+// Files made by nvcc at build time, and hand-made containers.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace gpupool::fatbin::test {
 
-// The whole file; a text gets the NUL that a program in memory would have.
+// The whole file; a text gets a terminating NUL, as in a program's memory.
 std::vector<std::byte> fixture(const std::string& name);
 
 struct MadeEntry {
@@ -21,7 +21,7 @@ struct MadeEntry {
     std::uint64_t unpacked_bytes = 0;
 };
 
-// A container with these entries, laid out as nvcc does.
+// A container with these entries, in nvcc's layout.
 std::vector<std::byte> make_container(const std::vector<MadeEntry>& entries);
 
 }  // namespace gpupool::fatbin::test

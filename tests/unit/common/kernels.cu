@@ -1,5 +1,5 @@
-// Compiled into fat binaries of every kind for the reader's tests: parameters of all alignments, one block above 4 KB,
-// and enough text that compression changes something.
+// Compiled into fat binaries of every kind for the reader's tests: parameters of all alignments, one parameter block
+// above 4 KB, and enough text for compression to have an effect.
 struct Payload {
     int words[8];
 };

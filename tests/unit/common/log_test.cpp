@@ -1,4 +1,4 @@
-// The log: silent by default, levels, whole lines from many threads, alive in a forked child.
+// The log: silent by default, levels, whole lines from many threads, working in a forked child.
 #include "common/log.h"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@ class LogFile : public testing::Test {
     std::string path_;
 };
 
-TEST(Log, IsSilentUntilAsked) {
+TEST(Log, IsSilentByDefault) {
     for (Level level : {Level::trace, Level::debug, Level::info, Level::warn, Level::error}) {
         EXPECT_FALSE(enabled(level));
     }
@@ -45,7 +45,7 @@ TEST(Log, IsSilentUntilAsked) {
     EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
-TEST(Log, GoesToStderrWhenAsked) {
+TEST(Log, WritesToStderrWhenConfigured) {
     testing::internal::CaptureStderr();
     to_stderr(Level::warn);
     warn("seen {}", 7);
@@ -68,7 +68,7 @@ TEST(Log, LevelsHaveNames) {
     EXPECT_NE(wrong.error().message.find("loud"), std::string::npos);
 }
 
-TEST_F(LogFile, HoldsWhatIsAtOrAboveTheLevel) {
+TEST_F(LogFile, HoldsLinesAtOrAboveTheLevel) {
     ASSERT_TRUE(to_file(path_, Level::info));
     debug("below");
     info("at {}", "level");
@@ -81,7 +81,7 @@ TEST_F(LogFile, HoldsWhatIsAtOrAboveTheLevel) {
     EXPECT_TRUE(written[1].ends_with("error above")) << written[1];
 }
 
-TEST_F(LogFile, IsTheUsersOwn) {
+TEST_F(LogFile, IsReadableOnlyByTheUser) {
     std::remove(path_.c_str());
     ASSERT_TRUE(to_file(path_, Level::info));
     struct stat status {};
@@ -89,27 +89,27 @@ TEST_F(LogFile, IsTheUsersOwn) {
     EXPECT_EQ(status.st_mode & 0777, 0600u);
 }
 
-TEST_F(LogFile, SaysWhyItCannotBeWritten) {
+TEST_F(LogFile, ReportsWhyItCannotBeWritten) {
     auto status = to_file("/nonexistent/folder/log", Level::info);
     ASSERT_FALSE(status);
     EXPECT_NE(status.error().message.find("/nonexistent/folder/log"), std::string::npos);
     EXPECT_NE(status.error().message.find("No such file"), std::string::npos);
 }
 
-TEST_F(LogFile, IsNoFifo) {
+TEST_F(LogFile, RefusesAFifo) {
     const std::string fifo = path_ + ".fifo";
     ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
     const auto unread = to_file(fifo, Level::info);
     ASSERT_FALSE(unread);
     EXPECT_NE(unread.error().message.find(fifo + " is a FIFO"), std::string::npos) << unread.error().message;
-    // One that is read takes no more than its reader does.
+    // With a reader, the log still must not write more than the FIFO takes.
     const int reader = ::open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
     EXPECT_FALSE(to_file(fifo, Level::info));
     ::close(reader);
     ::unlink(fifo.c_str());
 }
 
-TEST_F(LogFile, IsAsGoodWhereNobodyKeepsIt) {
+TEST_F(LogFile, MayBeDevNull) {
     EXPECT_TRUE(to_file("/dev/null", Level::info));
 }
 
@@ -132,7 +132,7 @@ TEST_F(LogFile, LinesOfManyThreadsAreWhole) {
     }
 }
 
-TEST_F(LogFile, AForkedChildLogsOn) {
+TEST_F(LogFile, ForkedChildKeepsLogging) {
     ASSERT_TRUE(to_file(path_, Level::info));
     std::atomic<bool> stop{false};
     std::thread busy([&] {
@@ -141,7 +141,7 @@ TEST_F(LogFile, AForkedChildLogsOn) {
     for (int i = 0; i < 20; ++i) {
         const pid_t child = ::fork();
         if (child == 0) {
-            ::alarm(10);  // a lock that was left locked would hang
+            ::alarm(10);  // a lock that the parent held at the fork would hang
             info("child");
             ::_exit(0);
         }

@@ -1,4 +1,4 @@
-// A kernel that prints, for what recognizes such images.
+// A kernel that prints, for the test that recognizes such images.
 #include <cstdio>
 
 __global__ void printing(int value) {

@@ -23,14 +23,14 @@ TEST(VisibleDevices, UnsetShowsAllAndEmptyNone) {
     EXPECT_EQ(seen(" "), Ordinals{});
 }
 
-TEST(VisibleDevices, OrdinalsInTheirOrder) {
+TEST(VisibleDevices, OrdinalsKeepTheirOrder) {
     EXPECT_EQ(seen("0"), (Ordinals{0}));
     EXPECT_EQ(seen("2,0"), (Ordinals{2, 0}));
     EXPECT_EQ(seen(" 1 , 2 "), (Ordinals{1, 2}));
     EXPECT_EQ(seen("1gpu,+2x"), (Ordinals{1, 2}));
 }
 
-TEST(VisibleDevices, TheFirstInvalidEntryEndsTheList) {
+TEST(VisibleDevices, FirstInvalidEntryEndsTheList) {
     EXPECT_EQ(seen("-1"), Ordinals{});
     EXPECT_EQ(seen("1,-1,0"), (Ordinals{1}));
     EXPECT_EQ(seen("0,3,1"), (Ordinals{0}));
@@ -43,17 +43,17 @@ TEST(VisibleDevices, RepetitionEmptiesTheList) {
     EXPECT_EQ(seen("0,1,0"), Ordinals{});
 }
 
-TEST(VisibleDevices, BeginningsOfUuids) {
+TEST(VisibleDevices, UuidPrefixes) {
     EXPECT_EQ(uuid_text(three_devices()[1]), "GPU-ab110000-0102-0304-0000-000000000000");
     EXPECT_EQ(seen("GPU-ab110000-0102-0304-0000-000000000000"), (Ordinals{1}));
     EXPECT_EQ(seen("GPU-AB12,GPU-ab10"), (Ordinals{2, 0}));
     EXPECT_EQ(seen("GPU-ab"), Ordinals{});  // ambiguous
     EXPECT_EQ(seen("GPU-ab10,GPU-ff"), (Ordinals{0}));
-    EXPECT_EQ(seen("GPU-ab10,1"), (Ordinals{0}));  // no mixing
+    EXPECT_EQ(seen("GPU-ab10,1"), (Ordinals{0}));  // ordinals and UUIDs may not be mixed
     EXPECT_EQ(seen("1,GPU-ab10"), (Ordinals{1}));
 }
 
-TEST(VisibleDevices, AProgramNumbersWhatTheOperatorShows) {
+TEST(VisibleDevices, ProgramsOrdinalsCountTheOfferedDevices) {
     using Text = std::optional<std::string>;
     EXPECT_EQ(visible_among(std::nullopt, std::nullopt), Text());
     EXPECT_EQ(visible_among("1,3", std::nullopt), Text("1,3"));

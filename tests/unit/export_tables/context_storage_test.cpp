@@ -1,4 +1,4 @@
-// CONTEXT_LOCAL_STORAGE as the driver was measured to behave.
+// CONTEXT_LOCAL_STORAGE, compared with measurements of the driver.
 #include "protocol/export_tables/context_storage.h"
 
 #include <gtest/gtest.h>
@@ -32,14 +32,14 @@ void record(CUcontext context, void* key, void* value) {
 }
 
 CUresult put(CUcontext context, void* key, void* value, StorageDestructor destructor) {
-    return function<CUresult(CUcontext, void*, void*, StorageDestructor)>(context_storage_id, 0)(context, key, value,
-                                                                                                 destructor);
+    return function<CUresult(CUcontext, void*, void*, StorageDestructor)>(kContextStorageId, 0)(context, key, value,
+                                                                                                destructor);
 }
 CUresult remove(CUcontext context, void* key) {
-    return function<CUresult(CUcontext, void*)>(context_storage_id, 1)(context, key);
+    return function<CUresult(CUcontext, void*)>(kContextStorageId, 1)(context, key);
 }
 CUresult get(CUcontext context, void* key, void** value) {
-    return function<CUresult(void**, CUcontext, void*)>(context_storage_id, 2)(value, context, key);
+    return function<CUresult(void**, CUcontext, void*)>(kContextStorageId, 2)(value, context, key);
 }
 
 class ContextStorageTest : public testing::Test {
@@ -52,7 +52,7 @@ class ContextStorageTest : public testing::Test {
 TEST_F(ContextStorageTest, KeysArePerContext) {
     EXPECT_EQ(put(context(1), key(1), key(11), nullptr), CUDA_SUCCESS);
     EXPECT_EQ(put(context(2), key(1), key(12), nullptr), CUDA_SUCCESS);
-    for (int round = 0; round < 2; ++round) {  // the second round is answered from the thread's memory
+    for (int round = 0; round < 2; ++round) {  // the second round is answered from the thread's cache
         EXPECT_EQ(get(context(1), key(1), &value_), CUDA_SUCCESS);
         EXPECT_EQ(value_, key(11));
         EXPECT_EQ(get(context(2), key(1), &value_), CUDA_SUCCESS);
@@ -85,7 +85,7 @@ TEST_F(ContextStorageTest, RemovesWithoutTheDestructor) {
     context_ends(context(1));
 }
 
-TEST_F(ContextStorageTest, TellsTheDestructorsWhenTheContextEnds) {
+TEST_F(ContextStorageTest, CallsTheDestructorsWhenTheContextEnds) {
     EXPECT_EQ(put(context(1), key(1), key(11), record), CUDA_SUCCESS);
     EXPECT_EQ(put(context(1), key(2), key(12), nullptr), CUDA_SUCCESS);
     EXPECT_EQ(put(context(1), key(3), key(13), record), CUDA_SUCCESS);
@@ -146,7 +146,7 @@ TEST_F(ContextStorageTest, OtherThreadsSeeChangesAtOnce) {
     EXPECT_EQ(wrong.load(), 0);
 }
 
-TEST_F(ContextStorageTest, AForkedChildCanUseIt) {
+TEST_F(ContextStorageTest, ForkedChildCanUseIt) {
     std::atomic<bool> stop{false};
     std::thread busy([&] {
         while (!stop) {
@@ -157,7 +157,7 @@ TEST_F(ContextStorageTest, AForkedChildCanUseIt) {
     for (int i = 0; i < 20; ++i) {
         const pid_t child = ::fork();
         if (child == 0) {
-            ::alarm(10);  // a lock that was left locked would hang
+            ::alarm(10);  // a lock that the parent held at the fork would hang
             ::_exit(put(context(8), key(1), key(1), nullptr) == CUDA_SUCCESS ? 0 : 1);
         }
         int status = -1;

@@ -1,4 +1,4 @@
-// A client made of constants, for the tables' tests.
+// A fake client that returns constants, for the tests of the tables.
 #pragma once
 
 #include <vector>
@@ -61,7 +61,7 @@ class FakeView : public ClientView {
     std::vector<const void*> loaded;
 };
 
-// The table as its readers see it.
+// The table as an application sees it.
 const void* const* table(const char* uuid);
 
 template <class Function>
@@ -69,14 +69,14 @@ Function* function(const char* uuid, std::size_t slot) {
     return reinterpret_cast<Function*>(const_cast<void*>(table(uuid)[slot]));
 }
 
-inline constexpr const char* cudart_interface_id = "6bd5fb6c-5bf4-e74a-8987-d93912fd9df9";
-inline constexpr const char* callback_hooks_id = "a094798c-2e74-2e74-93f2-0800200c0a66";
-inline constexpr const char* tools_tls_id = "42d85a81-23f6-cb47-8298-f6e78a3aecdc";
-inline constexpr const char* context_storage_id = "c693336e-1121-df11-a8c3-68f355d89593";
-inline constexpr const char* context_checks_id = "263e8860-7cd2-6143-92f6-bbd5006dfa7e";
-inline constexpr const char* integrity_check_id = "d4082055-bde6-704b-8d34-ba123c66e1f2";
-inline constexpr const char* tools_identifiers_id = "21318c60-9714-3248-8ca6-41ff7324c8f2";
-inline constexpr const char* tools_modules_id = "6e163fbe-b958-444d-835c-e182aff1991e";
-inline constexpr const char* compute_cache_id = "1734dc26-800d-4745-8726-c0f1e7dd8bca";
+inline constexpr const char* kCudartInterfaceId = "6bd5fb6c-5bf4-e74a-8987-d93912fd9df9";
+inline constexpr const char* kCallbackHooksId = "a094798c-2e74-2e74-93f2-0800200c0a66";
+inline constexpr const char* kToolsTlsId = "42d85a81-23f6-cb47-8298-f6e78a3aecdc";
+inline constexpr const char* kContextStorageId = "c693336e-1121-df11-a8c3-68f355d89593";
+inline constexpr const char* kContextChecksId = "263e8860-7cd2-6143-92f6-bbd5006dfa7e";
+inline constexpr const char* kIntegrityCheckId = "d4082055-bde6-704b-8d34-ba123c66e1f2";
+inline constexpr const char* kToolsIdentifiersId = "21318c60-9714-3248-8ca6-41ff7324c8f2";
+inline constexpr const char* kToolsModulesId = "6e163fbe-b958-444d-835c-e182aff1991e";
+inline constexpr const char* kComputeCacheId = "1734dc26-800d-4745-8726-c0f1e7dd8bca";
 
 }  // namespace gpupool::client::export_tables::test

@@ -1,4 +1,4 @@
-// MD2 by RFC 1319's vectors, HMAC by RFC 2104's structure, the answer by its layout.
+// MD2 by RFC 1319's vectors, HMAC by RFC 2104's structure, and the integrity check's answer by its layout.
 #include "protocol/export_tables/integrity.h"
 
 #include <gtest/gtest.h>
@@ -47,14 +47,14 @@ TEST(Md2, Rfc1319Vectors) {
               "d5976f79d83d3a0dc9806c3c66f3efd8");
 }
 
-TEST(Md2, DoesNotDependOnTheCuts) {
+TEST(Md2, DoesNotDependOnTheChunks) {
     const std::string text(100, 'x');
     Md2 hash;
     for (std::size_t at = 0; at < text.size(); at += 7) hash.add(bytes_of(std::string_view(text).substr(at, 7)));
     EXPECT_EQ(hex(hash.finish()), md2(text));
 }
 
-// H(K ^ opad, H(K ^ ipad, text)), spelled out.
+// H(K ^ opad, H(K ^ ipad, text)), written out.
 TEST(HmacMd2, HasRfc2104Structure) {
     const std::string key = "sixteen byte key";
     const std::string message = "what do ya want for nothing?";
@@ -100,7 +100,7 @@ std::vector<DeviceIdentity> two_devices() {
     return devices;
 }
 
-// Worked out apart from this code, from the documented layout alone.
+// The expected value was computed independently of this code, from the documented layout.
 TEST(IntegrityAnswer, IsAKeyedHashOfTheFacts) {
     IntegrityFacts facts;
     facts.driver_version = 13000;
@@ -136,16 +136,16 @@ Md2Digest expected_here(const FakeView& client, std::uint32_t version) {
     facts.driver_version = 13000;
     facts.process = static_cast<std::uint32_t>(::getpid());
     facts.thread = static_cast<std::uint32_t>(::pthread_self());
-    facts.cudart_table = reinterpret_cast<std::uint64_t>(table(cudart_interface_id));
-    facts.integrity_table = reinterpret_cast<std::uint64_t>(table(integrity_check_id));
-    facts.integrity_function = reinterpret_cast<std::uint64_t>(table(integrity_check_id)[1]);
+    facts.cudart_table = reinterpret_cast<std::uint64_t>(table(kCudartInterfaceId));
+    facts.integrity_table = reinterpret_cast<std::uint64_t>(table(kIntegrityCheckId));
+    facts.integrity_function = reinterpret_cast<std::uint64_t>(table(kIntegrityCheckId)[1]);
     return integrity_answer(facts, client.identities, version, 77);
 }
 
-TEST(IntegrityCheck, SpeaksOfThisProcessThreadAndTables) {
+TEST(IntegrityCheck, CoversThisProcessThreadAndTables) {
     FakeView client;
     client.identities = two_devices();
-    auto* check = function<Answer>(integrity_check_id, 1);
+    auto* check = function<Answer>(kIntegrityCheckId, 1);
     Md2Digest here;
     ASSERT_EQ(check(13002, 77, here.data()), CUDA_SUCCESS);
     EXPECT_EQ(here, expected_here(client, 13002));

@@ -1,4 +1,4 @@
-// The tables' sizes and slots as NVIDIA's libraries were seen to use them.
+// The sizes and slots of the tables, as NVIDIA's libraries were observed to use them.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -28,14 +28,14 @@ struct Expected {
     std::size_t bytes;
 };
 
-// Sizes of driver 580's tables (0x68 and more for the cache).
-constexpr Expected sized_tables[] = {
-    {cudart_interface_id, 0x68}, {callback_hooks_id, 0x38},     {tools_tls_id, 0x18},      {context_checks_id, 0x78},
-    {integrity_check_id, 0x18},  {tools_identifiers_id, 0x2e8}, {tools_modules_id, 0x318}, {compute_cache_id, 14 * 8},
+// The sizes of driver 580's tables (0x68 or more for the cache's).
+constexpr Expected kSizedTables[] = {
+    {kCudartInterfaceId, 0x68}, {kCallbackHooksId, 0x38},     {kToolsTlsId, 0x18},      {kContextChecksId, 0x78},
+    {kIntegrityCheckId, 0x18},  {kToolsIdentifiersId, 0x2e8}, {kToolsModulesId, 0x318}, {kComputeCacheId, 14 * 8},
 };
 
 TEST(Tables, StateTheirSizes) {
-    for (const auto& [id, bytes] : sized_tables) {
+    for (const auto& [id, bytes] : kSizedTables) {
         const void* const* slots = table(id);
         ASSERT_NE(slots, nullptr) << id;
         EXPECT_EQ(reinterpret_cast<std::size_t>(slots[0]), bytes) << id;
@@ -43,8 +43,8 @@ TEST(Tables, StateTheirSizes) {
 }
 
 TEST(Tables, KeepTheirAddress) {
-    for (const auto& [id, bytes] : sized_tables) EXPECT_EQ(table(id), table(id));
-    EXPECT_EQ(table(context_storage_id), table(context_storage_id));
+    for (const auto& [id, bytes] : kSizedTables) EXPECT_EQ(table(id), table(id));
+    EXPECT_EQ(table(kContextStorageId), table(kContextStorageId));
 }
 
 TEST(Tables, OthersAreUnknown) {
@@ -55,45 +55,44 @@ TEST(Tables, OthersAreUnknown) {
 }
 
 TEST(Tables, OnlyDocumentedSlotsAreNull) {
-    for (const auto& [id, bytes] : sized_tables) {
+    for (const auto& [id, bytes] : kSizedTables) {
         for (std::size_t i = 1; i < bytes / sizeof(void*); ++i) {
-            const bool null_in_the_driver = std::string(id) == cudart_interface_id && i == 10;
+            const bool null_in_the_driver = std::string(id) == kCudartInterfaceId && i == 10;
             EXPECT_EQ(table(id)[i] == nullptr, null_in_the_driver) << id << " slot " << i;
         }
     }
-    EXPECT_EQ(table(context_storage_id)[3], nullptr);
+    EXPECT_EQ(table(kContextStorageId)[3], nullptr);
 }
 
 TEST(Tables, UnlistedSlotsRefuse) {
-    EXPECT_EQ((function<CUresult()>(cudart_interface_id, 4)()), CUDA_ERROR_NOT_SUPPORTED);
-    EXPECT_EQ((function<CUresult(int, void*)>(tools_identifiers_id, 92)(1, nullptr)), CUDA_ERROR_NOT_SUPPORTED);
-    EXPECT_EQ((function<CUresult()>(tools_modules_id, 1)()), CUDA_ERROR_NOT_SUPPORTED);
-    EXPECT_EQ((function<CUresult()>(integrity_check_id, 2)()), CUDA_ERROR_NOT_SUPPORTED);
-    EXPECT_EQ((function<CUresult(CUdevice, const std::uint64_t*)>(cudart_interface_id, 3)(0, nullptr)),
+    EXPECT_EQ((function<CUresult()>(kCudartInterfaceId, 4)()), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ((function<CUresult(int, void*)>(kToolsIdentifiersId, 92)(1, nullptr)), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ((function<CUresult()>(kToolsModulesId, 1)()), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ((function<CUresult()>(kIntegrityCheckId, 2)()), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ((function<CUresult(CUdevice, const std::uint64_t*)>(kCudartInterfaceId, 3)(0, nullptr)),
               CUDA_ERROR_NOT_SUPPORTED);
 }
 
 TEST(Tables, NothingWorksWithoutAClient) {
     CUcontext context = nullptr;
-    EXPECT_EQ((function<CUresult(CUcontext*, CUdevice)>(cudart_interface_id, 2)(&context, 0)),
+    EXPECT_EQ((function<CUresult(CUcontext*, CUdevice)>(kCudartInterfaceId, 2)(&context, 0)),
               CUDA_ERROR_NOT_INITIALIZED);
-    EXPECT_EQ((function<CUresult(CUcontext*)>(tools_tls_id, 2)(&context)), CUDA_ERROR_NOT_INITIALIZED);
+    EXPECT_EQ((function<CUresult(CUcontext*)>(kToolsTlsId, 2)(&context)), CUDA_ERROR_NOT_INITIALIZED);
     void* value = nullptr;
-    EXPECT_EQ((function<CUresult(void**, CUcontext, void*)>(context_storage_id, 2)(&value, nullptr, nullptr)),
+    EXPECT_EQ((function<CUresult(void**, CUcontext, void*)>(kContextStorageId, 2)(&value, nullptr, nullptr)),
               CUDA_ERROR_NOT_INITIALIZED);
     std::uint8_t answer[16];
-    EXPECT_EQ(
-        (function<CUresult(std::uint32_t, std::uint64_t, std::uint8_t*)>(integrity_check_id, 1)(13002, 0, answer)),
-        CUDA_ERROR_NOT_INITIALIZED);
-    EXPECT_EQ((function<int(CUcontext, CUmodule, FunctionVisitor, void*)>(tools_modules_id, 7)(nullptr, nullptr,
-                                                                                               nullptr, nullptr)),
+    EXPECT_EQ((function<CUresult(std::uint32_t, std::uint64_t, std::uint8_t*)>(kIntegrityCheckId, 1)(13002, 0, answer)),
+              CUDA_ERROR_NOT_INITIALIZED);
+    EXPECT_EQ((function<int(CUcontext, CUmodule, FunctionVisitor, void*)>(kToolsModulesId, 7)(nullptr, nullptr, nullptr,
+                                                                                              nullptr)),
               0);
 }
 
-TEST(CudartInterface, GivesThePrimaryContext) {
+TEST(CudartInterface, ReturnsThePrimaryContext) {
     FakeView client;
     CUcontext context = nullptr;
-    auto* primary = function<CUresult(CUcontext*, CUdevice)>(cudart_interface_id, 2);
+    auto* primary = function<CUresult(CUcontext*, CUdevice)>(kCudartInterfaceId, 2);
     EXPECT_EQ(primary(&context, 0), CUDA_SUCCESS);
     EXPECT_EQ(context, handle<CUcontext>(0x1000));
     EXPECT_EQ(primary(&context, 1), CUDA_ERROR_INVALID_DEVICE);
@@ -104,24 +103,24 @@ TEST(CudartInterface, LoadsModulesInAllItsForms) {
     FakeView client;
     CUmodule module = nullptr;
     int image = 0;
-    EXPECT_EQ((function<CUresult(CUmodule*, const void*)>(cudart_interface_id, 1)(&module, &image)), CUDA_SUCCESS);
-    EXPECT_EQ((function<CUresult(CUmodule*, const void*, void*, void*, unsigned)>(cudart_interface_id, 6)(
+    EXPECT_EQ((function<CUresult(CUmodule*, const void*)>(kCudartInterfaceId, 1)(&module, &image)), CUDA_SUCCESS);
+    EXPECT_EQ((function<CUresult(CUmodule*, const void*, void*, void*, unsigned)>(kCudartInterfaceId, 6)(
                   &module, &image, nullptr, nullptr, 0)),
               CUDA_SUCCESS);
-    EXPECT_EQ((function<CUresult(const void*, CUmodule*, void*, void*, unsigned)>(cudart_interface_id, 8)(
+    EXPECT_EQ((function<CUresult(const void*, CUmodule*, void*, void*, unsigned)>(kCudartInterfaceId, 8)(
                   &image, &module, nullptr, nullptr, 0)),
               CUDA_SUCCESS);
     EXPECT_EQ(module, handle<CUmodule>(0x2003));
     EXPECT_EQ(client.loaded, (std::vector<const void*>{&image, &image, &image}));
-    EXPECT_EQ((function<CUresult()>(cudart_interface_id, 12)()), CUDA_SUCCESS);
-    function<void(std::size_t)>(cudart_interface_id, 7)(1);
+    EXPECT_EQ((function<CUresult()>(kCudartInterfaceId, 12)()), CUDA_SUCCESS);
+    function<void(std::size_t)>(kCudartInterfaceId, 7)(1);
 }
 
 TEST(CallbackHooks, HaveEnoughZeroWords) {
     for (const auto& [slot, least] : {std::pair<std::size_t, std::size_t>{2, 552}, {6, 14}}) {
         std::uint32_t* words = nullptr;
         std::size_t count = 0;
-        function<void(std::uint32_t**, std::size_t*)>(callback_hooks_id, slot)(&words, &count);
+        function<void(std::uint32_t**, std::size_t*)>(kCallbackHooksId, slot)(&words, &count);
         ASSERT_NE(words, nullptr);
         ASSERT_GE(count, least);
         for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(words[i], 0u);
@@ -131,11 +130,11 @@ TEST(CallbackHooks, HaveEnoughZeroWords) {
 TEST(CallbackHooks, KnowIdentities) {
     FakeView client;
     std::uint64_t id = 0;
-    EXPECT_EQ((function<CUresult(CUcontext, CUstream, std::uint64_t*)>(callback_hooks_id, 3)(nullptr,
-                                                                                             handle<CUstream>(7), &id)),
+    EXPECT_EQ((function<CUresult(CUcontext, CUstream, std::uint64_t*)>(kCallbackHooksId, 3)(nullptr,
+                                                                                            handle<CUstream>(7), &id)),
               CUDA_SUCCESS);
     EXPECT_EQ(id, 21u);
-    EXPECT_EQ((function<CUresult(CUcontext, std::uint64_t*)>(callback_hooks_id, 4)(handle<CUcontext>(8), &id)),
+    EXPECT_EQ((function<CUresult(CUcontext, std::uint64_t*)>(kCallbackHooksId, 4)(handle<CUcontext>(8), &id)),
               CUDA_SUCCESS);
     EXPECT_EQ(id, 9u);
 }
@@ -143,24 +142,24 @@ TEST(CallbackHooks, KnowIdentities) {
 TEST(ContextChecks, FindNothingSpecial) {
     std::uint32_t flag = 7;
     CUcontext other = handle<CUcontext>(5);
-    auto* check = function<CUresult(CUcontext, std::uint32_t*, CUcontext*)>(context_checks_id, 2);
+    auto* check = function<CUresult(CUcontext, std::uint32_t*, CUcontext*)>(kContextChecksId, 2);
     EXPECT_EQ(check(handle<CUcontext>(1), &flag, &other), CUDA_SUCCESS);
     EXPECT_EQ(flag, 0u);
     EXPECT_EQ(other, handle<CUcontext>(5));
-    EXPECT_EQ((function<std::uint32_t()>(context_checks_id, 3)()), 0u);
+    EXPECT_EQ((function<std::uint32_t()>(kContextChecksId, 3)()), 0u);
 }
 
-TEST(Tools, TellContextsAndStreamsApart) {
+TEST(Tools, IdentifyContextsAndStreams) {
     FakeView client;
     client.current = handle<CUcontext>(0x40);
     CUcontext context = nullptr;
-    EXPECT_EQ((function<CUresult(CUcontext*)>(tools_tls_id, 2)(&context)), CUDA_SUCCESS);
+    EXPECT_EQ((function<CUresult(CUcontext*)>(kToolsTlsId, 2)(&context)), CUDA_SUCCESS);
     EXPECT_EQ(context, client.current);
     std::uint64_t id = 0;
-    EXPECT_EQ((function<CUresult(CUcontext, std::uint64_t*)>(tools_identifiers_id, 4)(nullptr, &id)), CUDA_SUCCESS);
+    EXPECT_EQ((function<CUresult(CUcontext, std::uint64_t*)>(kToolsIdentifiersId, 4)(nullptr, &id)), CUDA_SUCCESS);
     EXPECT_EQ(id, 0x41u);
-    auto* resolve = function<CUresult(CUcontext, CUstream, void**, int)>(tools_identifiers_id, 51);
-    auto* identify = function<CUresult(CUcontext, void*, std::uint64_t*)>(tools_identifiers_id, 39);
+    auto* resolve = function<CUresult(CUcontext, CUstream, void**, int)>(kToolsIdentifiersId, 51);
+    auto* identify = function<CUresult(CUcontext, void*, std::uint64_t*)>(kToolsIdentifiersId, 39);
     void* object = nullptr;
     EXPECT_EQ(resolve(context, nullptr, &object, 0), CUDA_SUCCESS);
     EXPECT_EQ(identify(context, object, &id), CUDA_SUCCESS);
@@ -175,7 +174,7 @@ TEST(Tools, TellContextsAndStreamsApart) {
 TEST(Tools, VisitAModulesKernels) {
     FakeView client;
     std::vector<CUfunction> seen;
-    auto* visit_all = function<int(CUcontext, CUmodule, FunctionVisitor, void*)>(tools_modules_id, 7);
+    auto* visit_all = function<int(CUcontext, CUmodule, FunctionVisitor, void*)>(kToolsModulesId, 7);
     const FunctionVisitor collect = [](void* user, CUfunction function, const char*) {
         static_cast<std::vector<CUfunction>*>(user)->push_back(function);
     };
@@ -184,12 +183,12 @@ TEST(Tools, VisitAModulesKernels) {
     EXPECT_EQ(visit_all(nullptr, handle<CUmodule>(0x2001), nullptr, &seen), 0);
 }
 
-TEST(ComputeCache, IsNotThere) {
+TEST(ComputeCache, IsUnavailable) {
     void* a = nullptr;
     void* b = nullptr;
-    EXPECT_NE((function<int(void**, void**)>(compute_cache_id, 4)(&a, &b)), 0);
+    EXPECT_NE((function<int(void**, void**)>(kComputeCacheId, 4)(&a, &b)), 0);
     EXPECT_EQ(a, nullptr);
-    EXPECT_NE((function<int()>(compute_cache_id, 13)()), 0);
+    EXPECT_NE((function<int()>(kComputeCacheId, 13)()), 0);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The benchmarks' emulated network: what enters comes out unchanged and not before its time, however the ring wraps.
+// The benchmarks' emulated network: data leaves unchanged and not before its time, however often the ring wraps.
 #include "benchmarks/network/link.h"
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ void send_through(double rate, std::chrono::nanoseconds delay, std::size_t bytes
     EXPECT_TRUE(received == data);
 }
 
-TEST(NetworkLink, KeepsTheDataHoweverOftenTheRingWraps) {
+TEST(NetworkLink, KeepsTheDataWhenTheRingWraps) {
     send_through(0, 0us, 30u << 20);
     send_through(0, 500us, 30u << 20);
 }
@@ -69,7 +69,7 @@ TEST(NetworkLink, KeepsTheDataOfASlowLine) {
     send_through(50e6, 100us, 4u << 20);
 }
 
-TEST(NetworkLink, DataComesOutAfterTheDelay) {
+TEST(NetworkLink, DeliversAfterTheDelay) {
     auto [here, there] = transport::inproc::make_pair();
     Traffic traffic;
     Link link(20ms, 0);
@@ -83,7 +83,7 @@ TEST(NetworkLink, DataComesOutAfterTheDelay) {
     EXPECT_GE(network::Clock::now() - begin, 20ms);
 }
 
-TEST(NetworkLink, WhatHasBeenDeliveredIsKnown) {
+TEST(NetworkLink, ReportsDeliveredBytes) {
     auto [here, there] = transport::inproc::make_pair();
     Traffic traffic;
     Link link(20ms, 0);
@@ -98,7 +98,7 @@ TEST(NetworkLink, WhatHasBeenDeliveredIsKnown) {
     EXPECT_EQ(receive_all(*there, room->size()).size(), room->size());
 }
 
-TEST(NetworkLink, ALaneWhoseReceiverTakesNothingIsFull) {
+TEST(NetworkLink, LaneFillsWhenItsReceiverIsBlocked) {
     auto [here, there] = transport::inproc::make_pair(64u << 10);
     Traffic traffic;
     Link link(0us, 0);
@@ -117,7 +117,7 @@ TEST(NetworkLink, ALaneWhoseReceiverTakesNothingIsFull) {
     there->shutdown();
 }
 
-TEST(NetworkParameters, AreWhatTheyLookLike) {
+TEST(NetworkParameters, AreParsedWithUnits) {
     EXPECT_DOUBLE_EQ(network::seconds("100us").value_or(0), 100e-6);
     EXPECT_DOUBLE_EQ(network::seconds("1.5ms").value_or(0), 1.5e-3);
     EXPECT_DOUBLE_EQ(network::bytes_per_s("25gbit").value_or(0), 25e9 / 8);
@@ -129,7 +129,7 @@ TEST(NetworkParameters, AreWhatTheyLookLike) {
     }
 }
 
-TEST(NetworkLink, AnErrorOfTheReceiverEndsTheLane) {
+TEST(NetworkLink, ReceiversErrorEndsTheLane) {
     auto [here, there] = transport::inproc::make_pair();
     Traffic traffic;
     Link link(0us, 0);

@@ -1,4 +1,4 @@
-// Stream capture: what becomes of what is submitted meanwhile, how a capture spreads, and what it forbids.
+// Stream capture: what becomes of submitted work, how a capture spreads, and what it forbids.
 #include <thread>
 
 #include "tests/unit/softgpu/driver.h"
@@ -6,8 +6,8 @@
 namespace gpupool::softgpu_test {
 namespace {
 
-constexpr CUresult unsupported = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-constexpr CUresult invalidated = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+constexpr CUresult kUnsupported = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+constexpr CUresult kInvalidated = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 
 class CaptureTest : public DriverTest {
   protected:
@@ -77,7 +77,7 @@ class CaptureTest : public DriverTest {
     CUdeviceptr log_ = 0, position_ = 0;
 };
 
-TEST_F(CaptureTest, EverySubmissionBecomesItsNodeAndNothingRuns) {
+TEST_F(CaptureTest, EverySubmissionBecomesANodeAndNothingRuns) {
     std::vector<int> host(4);
     CUdeviceptr allocated = 0;
     begin(stream_);
@@ -111,7 +111,7 @@ TEST_F(CaptureTest, EverySubmissionBecomesItsNodeAndNothingRuns) {
     EXPECT_EQ((std::vector<int>{1}), logged());
 }
 
-TEST_F(CaptureTest, ItSpreadsThroughEventsAndHasToComeBack) {
+TEST_F(CaptureTest, SpreadsThroughEventsAndMustRejoin) {
     begin(stream_);
     OK(append(stream_, 1));
     OK(CALL(cuEventRecord)(event_, stream_));
@@ -137,14 +137,14 @@ TEST_F(CaptureTest, ItSpreadsThroughEventsAndHasToComeBack) {
     EXPECT_EQ(CU_STREAM_CAPTURE_STATUS_NONE, status(other_));
 }
 
-TEST_F(CaptureTest, ItGoesOnInAGraphThatIsThere) {
+TEST_F(CaptureTest, ContinuesAnExistingGraph) {
     CUgraph graph = nullptr, ended = nullptr;
     CUgraphNode root = nullptr;
     OK(CALL(cuGraphCreate)(&graph, 0));
     OK(CALL(cuGraphAddEmptyNode)(&root, graph, nullptr, 0));
     OK(CALL(cuStreamBeginCaptureToGraph)(stream_, graph, &root, nullptr, 1, CU_STREAM_CAPTURE_MODE_RELAXED));
     OK(append(stream_, 1));
-    EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, CALL(cuGraphDestroy)(graph)) << "it is being captured to";
+    EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, CALL(cuGraphDestroy)(graph)) << "a capture writes to it";
     OK(end(stream_, &ended));
     EXPECT_EQ(graph, ended);
     size_t count = 0;
@@ -152,17 +152,17 @@ TEST_F(CaptureTest, ItGoesOnInAGraphThatIsThere) {
     EXPECT_EQ(1U, count);
 }
 
-TEST_F(CaptureTest, ModesSayWhoMayMakeUnsafeCalls) {
+TEST_F(CaptureTest, ModesForbidUnsafeCalls) {
     begin(stream_, CU_STREAM_CAPTURE_MODE_GLOBAL);
-    EXPECT_EQ(unsupported, in_other_thread(allocate));
-    EXPECT_EQ(invalidated, end(stream_));
+    EXPECT_EQ(kUnsupported, in_other_thread(allocate));
+    EXPECT_EQ(kInvalidated, end(stream_));
     begin(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     EXPECT_EQ(CUDA_SUCCESS, in_other_thread(allocate));
     EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, in_other_thread([&] { return end(stream_); }));
     OK(append(stream_, 1));
-    EXPECT_EQ(unsupported, allocate());
-    EXPECT_EQ(invalidated, append(stream_, 1));
-    EXPECT_EQ(invalidated, end(stream_));
+    EXPECT_EQ(kUnsupported, allocate());
+    EXPECT_EQ(kInvalidated, append(stream_, 1));
+    EXPECT_EQ(kInvalidated, end(stream_));
     begin(stream_, CU_STREAM_CAPTURE_MODE_GLOBAL);
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     OK(CALL(cuThreadExchangeStreamCaptureMode)(&mode));
@@ -171,18 +171,18 @@ TEST_F(CaptureTest, ModesSayWhoMayMakeUnsafeCalls) {
     OK(end(stream_));
 }
 
-TEST_F(CaptureTest, WaitingForWhatIsCapturedIsRefusedInEveryMode) {
+TEST_F(CaptureTest, WaitingForCapturedWorkIsRefusedInEveryMode) {
     begin(stream_);
-    EXPECT_EQ(unsupported, CALL(cuStreamSynchronize)(stream_));
-    EXPECT_EQ(invalidated, end(stream_));
+    EXPECT_EQ(kUnsupported, CALL(cuStreamSynchronize)(stream_));
+    EXPECT_EQ(kInvalidated, end(stream_));
     begin(stream_);
-    EXPECT_EQ(unsupported, CALL(cuCtxSynchronize)());
-    EXPECT_EQ(invalidated, end(stream_));
+    EXPECT_EQ(kUnsupported, CALL(cuCtxSynchronize)());
+    EXPECT_EQ(kInvalidated, end(stream_));
     begin(stream_);
     OK(CALL(cuEventRecord)(event_, stream_));
     EXPECT_EQ(CUDA_ERROR_CAPTURED_EVENT, CALL(cuEventQuery)(event_));
     EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, CALL(cuEventQuery)(event_)) << "its capture is invalid";
-    EXPECT_EQ(invalidated, end(stream_));
+    EXPECT_EQ(kInvalidated, end(stream_));
     EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, CALL(cuEventQuery)(event_)) << "or over";
     OK(CALL(cuEventRecord)(event_, stream_));
     OK(CALL(cuEventSynchronize)(event_)) << "an ordinary recording makes it an ordinary event";
@@ -194,33 +194,33 @@ TEST_F(CaptureTest, CapturesDoNotMixWithEachOtherNorWithOtherWork) {
     begin(other_);
     OK(CALL(cuEventRecord)(event_, stream_));
     EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_MERGE, CALL(cuStreamWaitEvent)(other_, event_, 0));
-    EXPECT_EQ(invalidated, end(stream_));
-    EXPECT_EQ(invalidated, end(other_));
+    EXPECT_EQ(kInvalidated, end(stream_));
+    EXPECT_EQ(kInvalidated, end(other_));
     OK(CALL(cuEventRecord)(event_, other_));
     begin(stream_);
     EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, CALL(cuStreamWaitEvent)(stream_, event_, 0));
-    EXPECT_EQ(invalidated, end(stream_));
+    EXPECT_EQ(kInvalidated, end(stream_));
 }
 
-TEST_F(CaptureTest, TheLegacyStreamWouldDependOnACapturingBlockingStream) {
+TEST_F(CaptureTest, LegacyStreamsWorkInvalidatesABlockingCapture) {
     CUstream blocking = nullptr;
     OK(CALL(cuStreamCreate)(&blocking, CU_STREAM_DEFAULT));
-    EXPECT_EQ(unsupported, CALL(cuStreamBeginCapture_v2)(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT_EQ(kUnsupported, CALL(cuStreamBeginCapture_v2)(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED));
     begin(stream_);
-    OK(append(nullptr, 1)) << "a non-blocking stream is no matter";
+    OK(append(nullptr, 1)) << "a non-blocking stream is not affected";
     OK(end(stream_));
     begin(blocking);
     CUstreamCaptureStatus unknown{};
     EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, CALL(cuStreamIsCapturing)(nullptr, &unknown));
-    EXPECT_EQ(CU_STREAM_CAPTURE_STATUS_ACTIVE, status(blocking)) << "asking harms nothing";
+    EXPECT_EQ(CU_STREAM_CAPTURE_STATUS_ACTIVE, status(blocking)) << "the query does not invalidate the capture";
     EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, append(nullptr, 2));
-    EXPECT_EQ(invalidated, end(blocking));
+    EXPECT_EQ(kInvalidated, end(blocking));
     OK(append(nullptr, 3));
     EXPECT_EQ((std::vector<int>{1, 3}), logged());
 }
 
-// A program made for an older version passes the parameters of that version.
-TEST_F(CaptureTest, NamesGiveTheFormOfTheProgramsVersion) {
+// A program built for an older CUDA version passes that version's parameters.
+TEST_F(CaptureTest, ProcAddressReturnsTheVersionsVariant) {
     const auto find = [](int version) {
         void* found = nullptr;
         EXPECT_EQ(CUDA_SUCCESS, CALL(cuGetProcAddress_v2)("cuStreamGetCaptureInfo", &found, version, 0, nullptr));
@@ -231,7 +231,7 @@ TEST_F(CaptureTest, NamesGiveTheFormOfTheProgramsVersion) {
     EXPECT_EQ(entry_point("cuStreamGetCaptureInfo_v3"), find(13000));
 }
 
-TEST_F(CaptureTest, OfWhatIsNotThereThereIsNoPerThreadFormEither) {
+TEST_F(CaptureTest, MissingFunctionsHaveNoPerThreadVariant) {
     for (const cuuint64_t flags : {CU_GET_PROC_ADDRESS_DEFAULT, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM}) {
         void* found = nullptr;
         CUdriverProcAddressQueryResult status{};
@@ -241,7 +241,7 @@ TEST_F(CaptureTest, OfWhatIsNotThereThereIsNoPerThreadFormEither) {
     }
 }
 
-TEST_F(CaptureTest, AStreamThatWasJoinedAgainMayBeDestroyedBeforeTheEnd) {
+TEST_F(CaptureTest, RejoinedStreamMayBeDestroyedBeforeTheEnd) {
     CUstream side = nullptr;
     CUevent back = nullptr;
     OK(CALL(cuStreamCreate)(&side, CU_STREAM_NON_BLOCKING));
@@ -263,7 +263,7 @@ TEST_F(CaptureTest, AStreamThatWasJoinedAgainMayBeDestroyedBeforeTheEnd) {
     OK(CALL(cuEventDestroy_v2)(back));
 }
 
-TEST_F(CaptureTest, ItEndsWithItsStreamAndWithItsContext) {
+TEST_F(CaptureTest, EndsWithItsStreamAndWithItsContext) {
     OK(CALL(cuEventRecord)(event_, stream_));
     begin(stream_);
     OK(CALL(cuStreamDestroy_v2)(stream_));

@@ -1,6 +1,6 @@
-// The software GPU's shared library, loaded as a worker loads it, with a current context.
+// Loads the software GPU's shared library as a worker does, with a current context.
 //
-// Threads: one test at a time. Errors: a check that fails ends the test.
+// Threads: one test at a time. Errors: a failed check ends the test.
 #pragma once
 
 #include <dlfcn.h>
@@ -15,7 +15,7 @@
 #define __CUDA_API_VERSION_INTERNAL 1
 #include <cuda.h>
 
-// CALL(cuMemAlloc_v2)(&p, n): the entry point of that name, with its own type.
+// CALL(cuMemAlloc_v2)(&p, n): the entry point of that name, with its type.
 #define CALL(name) (reinterpret_cast<decltype(&name)>(gpupool::softgpu_test::entry_point(#name)))
 #define OK(...) ASSERT_EQ(CUDA_SUCCESS, (__VA_ARGS__))
 

@@ -1,4 +1,4 @@
-// What else the driver has: arrays, batches of memory operations, linked units, primary contexts, failed assertions.
+// Further driver objects: arrays, batches of memory operations, linked units, primary contexts, failed assertions.
 #include <cstring>
 
 #include "tests/unit/softgpu/driver.h"
@@ -56,7 +56,7 @@ TEST_F(DriverTest, ArraysAreCounted) {
     EXPECT_EQ(before, after);
 }
 
-TEST_F(DriverTest, ABatchOfMemoryOperationsRunsInOrder) {
+TEST_F(DriverTest, BatchOfMemoryOperationsRunsInOrder) {
     const CUdeviceptr words = upload(std::vector<unsigned>(4));
     CUstreamBatchMemOpParams batch[3] = {};
     batch[0].operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
@@ -78,8 +78,8 @@ TEST_F(DriverTest, ABatchOfMemoryOperationsRunsInOrder) {
 
 #define PTX_HEAD ".version 8.0\n.target sm_75\n.address_size 64\n"
 
-// Calls a function and reads a variable of the other unit; its own `hidden` is not the other's.
-constexpr const char* calling_unit = PTX_HEAD
+// Calls a function and reads a variable of the other unit; each unit has its own `hidden`.
+constexpr const char* kCallingUnit = PTX_HEAD
     ".extern .func (.param .b32 r) next(.param .b32 a);\n"
     ".extern .global .align 4 .u32 shared_counter;\n"
     ".global .align 4 .u32 hidden = 100;\n"
@@ -87,7 +87,7 @@ constexpr const char* calling_unit = PTX_HEAD
     " ld.global.u32 %r1,[shared_counter]; ld.global.u32 %r3,[hidden];\n"
     " { .param .b32 a; st.param.b32 [a],%r1; .param .b32 r; call.uni (r), next, (a); ld.param.b32 %r2,[r]; }\n"
     " add.u32 %r2,%r2,%r3; st.global.u32 [%d1],%r2; ret; }\n";
-constexpr const char* called_unit = PTX_HEAD
+constexpr const char* kCalledUnit = PTX_HEAD
     ".visible .global .align 4 .u32 shared_counter = 20;\n"
     ".global .align 4 .u32 hidden = 1;\n"
     ".visible .func (.param .b32 r) next(.param .b32 a) { .reg .b32 %r<3>; ld.param.b32 %r1,[a];\n"
@@ -101,12 +101,12 @@ CUresult add_unit(CUlinkState state, const char* text) {
 TEST_F(DriverTest, UnitsAreLinked) {
     CUlinkState state = nullptr;
     OK(CALL(cuLinkCreate_v2)(0, nullptr, nullptr, &state));
-    OK(add_unit(state, calling_unit));
-    OK(add_unit(state, called_unit));
+    OK(add_unit(state, kCallingUnit));
+    OK(add_unit(state, kCalledUnit));
     void* image = nullptr;
     size_t bytes = 0;
     OK(CALL(cuLinkComplete)(state, &image, &bytes));
-    const std::string copy(static_cast<const char*>(image), bytes);  // as a client keeps it
+    const std::string copy(static_cast<const char*>(image), bytes);  // a copy, as a client makes one
     OK(CALL(cuLinkDestroy)(state));
     CUmodule module = nullptr;
     OK(CALL(cuModuleLoadData)(&module, copy.data()));
@@ -121,7 +121,7 @@ TEST_F(DriverTest, UnitsAreLinked) {
     EXPECT_EQ(75, architecture);
 }
 
-TEST_F(DriverTest, UnitsThatLackOrRepeatSomethingAreNot) {
+TEST_F(DriverTest, MissingOrDuplicateSymbolsFailToLink) {
     char log[512] = "";
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
@@ -129,11 +129,11 @@ TEST_F(DriverTest, UnitsThatLackOrRepeatSomethingAreNot) {
     void* image = nullptr;
     size_t bytes = 0;
     OK(CALL(cuLinkCreate_v2)(2, options, values, &state));
-    OK(add_unit(state, calling_unit));
+    OK(add_unit(state, kCallingUnit));
     EXPECT_NE(CUDA_SUCCESS, CALL(cuLinkComplete)(state, &image, &bytes));
     EXPECT_NE(nullptr, std::strstr(log, "shared_counter")) << log;
-    OK(add_unit(state, called_unit));
-    OK(add_unit(state, called_unit));
+    OK(add_unit(state, kCalledUnit));
+    OK(add_unit(state, kCalledUnit));
     EXPECT_NE(CUDA_SUCCESS, CALL(cuLinkComplete)(state, &image, &bytes));
     EXPECT_NE(nullptr, std::strstr(log, "defined in two")) << log;
     EXPECT_EQ(CUDA_ERROR_INVALID_PTX, add_unit(state, "no PTX"));
@@ -141,13 +141,13 @@ TEST_F(DriverTest, UnitsThatLackOrRepeatSomethingAreNot) {
     EXPECT_EQ(CUDA_ERROR_INVALID_HANDLE, CALL(cuLinkDestroy)(state));
 }
 
-TEST_F(DriverTest, PtxOfALaterVersionIsRefusedAsThat) {
+TEST_F(DriverTest, LaterPtxVersionIsReportedAsUnsupported) {
     CUmodule module = nullptr;
     EXPECT_EQ(CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
               CALL(cuModuleLoadData)(&module, ".version 9.1\n.target sm_75\n.address_size 64\nwhatever that is\n"));
 }
 
-TEST_F(DriverTest, AResetClosesAPrimaryContextAndLeavesItsRetains) {
+TEST_F(DriverTest, ResetDestroysAPrimaryContextAndKeepsItsRetainCount) {
     CUcontext primary = nullptr, again = nullptr;
     unsigned flags = 0;
     int active = 0;
@@ -169,7 +169,7 @@ TEST_F(DriverTest, AResetClosesAPrimaryContextAndLeavesItsRetains) {
     EXPECT_EQ(CUDA_ERROR_INVALID_CONTEXT, CALL(cuDevicePrimaryCtxRelease_v2)(0));
 }
 
-TEST_F(DriverTest, AFreeNeedsNoCurrentContext) {
+TEST_F(DriverTest, FreeNeedsNoCurrentContext) {
     const CUdeviceptr block = upload(std::vector<int>{1});
     CUcontext popped = nullptr;
     OK(CALL(cuCtxPopCurrent_v2)(&popped));
@@ -177,7 +177,7 @@ TEST_F(DriverTest, AFreeNeedsNoCurrentContext) {
     OK(CALL(cuCtxPushCurrent_v2)(popped));
 }
 
-TEST_F(DriverTest, AFailedAssertionSaysWhereAndPoisonsTheContext) {
+TEST_F(DriverTest, FailedAssertionIsReportedAndPoisonsTheContext) {
     const CUdeviceptr zero = upload(std::vector<int>{0});
     ::testing::internal::CaptureStderr();
     OK(launch("assert_positive", {1}, {2}, 0, nullptr, zero));

@@ -1,4 +1,4 @@
-// How the driver behaves around kernels: asynchrony, errors, memory, handles.
+// The driver's behaviour around kernels: asynchrony, errors, memory, handles.
 #include "tests/unit/softgpu/driver.h"
 
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 namespace gpupool::softgpu_test {
 namespace {
 
-TEST_F(DriverTest, EveryDeviceAttributeAnswers) {
+TEST_F(DriverTest, EveryDeviceAttributeHasAValue) {
     for (int attribute = 1; attribute < CU_DEVICE_ATTRIBUTE_MAX; ++attribute) {
         int value = -12345;
         OK(CALL(cuDeviceGetAttribute)(&value, static_cast<CUdevice_attribute>(attribute), 0));
@@ -28,8 +28,8 @@ TEST_F(DriverTest, EveryDeviceAttributeAnswers) {
     EXPECT_EQ(CUDA_ERROR_INVALID_DEVICE, CALL(cuDeviceGet)(&device, 1));
 }
 
-// The kernel spins on stream 1; the launch must have come back, and a copy on stream 2 must get through.
-TEST_F(DriverTest, ALaunchReturnsBeforeItsKernelAndStreamsAreIndependent) {
+// The kernel spins on stream 1; the launch must have returned, and a copy on stream 2 must complete.
+TEST_F(DriverTest, LaunchIsAsynchronousAndStreamsAreIndependent) {
     CUstream first = nullptr, second = nullptr;
     OK(CALL(cuStreamCreate)(&first, CU_STREAM_NON_BLOCKING));
     OK(CALL(cuStreamCreate)(&second, CU_STREAM_NON_BLOCKING));
@@ -42,7 +42,7 @@ TEST_F(DriverTest, ALaunchReturnsBeforeItsKernelAndStreamsAreIndependent) {
     EXPECT_EQ(5, download<int>(out, 1)[0]);
 }
 
-TEST_F(DriverTest, AHostFlagReleasesAKernel) {
+TEST_F(DriverTest, HostFlagReleasesAKernel) {
     void* host = nullptr;
     OK(CALL(cuMemHostAlloc)(&host, 4, 0));
     *static_cast<volatile int*>(host) = 0;
@@ -53,7 +53,7 @@ TEST_F(DriverTest, AHostFlagReleasesAKernel) {
     EXPECT_EQ(9, download<int>(out, 1)[0]);
 }
 
-TEST_F(DriverTest, TheLegacyStreamWaitsForBlockingStreams) {
+TEST_F(DriverTest, LegacyStreamWaitsForBlockingStreams) {
     CUstream blocking = nullptr, other = nullptr;
     OK(CALL(cuStreamCreate)(&blocking, CU_STREAM_DEFAULT));
     OK(CALL(cuStreamCreate)(&other, CU_STREAM_NON_BLOCKING));
@@ -81,7 +81,7 @@ TEST_F(DriverTest, EventsOrderStreamsAndMeasureTime) {
     position = 0;
     const auto note = [](void* slot) { *static_cast<int*>(slot) = ++position; };
     OK(CALL(cuEventRecord)(begin, first));
-    // The work goes on only once the end was asked for, however slow this thread is.
+    // The work ends only after its end was requested, however slow this thread is.
     static std::atomic<bool> asked;
     asked = false;
     OK(CALL(cuLaunchHostFunc)(
@@ -107,7 +107,7 @@ TEST_F(DriverTest, EventsOrderStreamsAndMeasureTime) {
 }
 
 TEST_F(DriverTest, WorkOfOneStreamRunsInOrder) {
-    const int n = 2500;  // more than a stream's queue holds
+    const int n = 2500;  // more than a stream's queue takes
     const CUdeviceptr log = upload(std::vector<int>(n)), position = upload(std::vector<int>{0});
     CUstream stream = nullptr;
     OK(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
@@ -125,7 +125,7 @@ TEST_F(DriverTest, CallsInHostFunctionsAreNotPermitted) {
     EXPECT_EQ(CUDA_ERROR_NOT_PERMITTED, inside);
 }
 
-TEST_F(DriverTest, AnIllegalAddressPoisonsTheContext) {
+TEST_F(DriverTest, IllegalAddressPoisonsTheContext) {
     const CUdeviceptr nowhere = 0x1000;
     OK(launch("store_at", {1}, {1}, 0, nullptr, nowhere));
     EXPECT_EQ(CUDA_ERROR_ILLEGAL_ADDRESS, CALL(cuCtxSynchronize)());
@@ -134,14 +134,14 @@ TEST_F(DriverTest, AnIllegalAddressPoisonsTheContext) {
     EXPECT_EQ(CUDA_ERROR_ILLEGAL_ADDRESS, CALL(cuCtxSynchronize)());
 }
 
-TEST_F(DriverTest, FreedAndMisalignedMemoryIsCaught) {
+TEST_F(DriverTest, FreedAndMisalignedMemoryIsDetected) {
     const CUdeviceptr block = upload(std::vector<int>(4));
     const CUdeviceptr odd = block + 2;
     OK(launch("store_at", {1}, {1}, 0, nullptr, odd));
     EXPECT_EQ(CUDA_ERROR_MISALIGNED_ADDRESS, CALL(cuCtxSynchronize)());
 }
 
-TEST_F(DriverTest, ATrapIsALaunchFailure) {
+TEST_F(DriverTest, TrapIsALaunchFailure) {
     OK(launch("trap_now", {1}, {1}, 0, nullptr));
     EXPECT_EQ(CUDA_ERROR_LAUNCH_FAILED, CALL(cuCtxSynchronize)());
 }
@@ -214,7 +214,7 @@ TEST_F(DriverTest, MappedMemoryAtARequestedAddress) {
     OK(CALL(cuMemAddressFree)(again, size));
 }
 
-TEST_F(DriverTest, APoolGivesNoMoreThanItMay) {
+TEST_F(DriverTest, PoolIsBoundedByItsMaximumSize) {
     CUmemPoolProps properties{};
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
@@ -230,8 +230,8 @@ TEST_F(DriverTest, APoolGivesNoMoreThanItMay) {
     OK(CALL(cuMemPoolDestroy)(pool));
 }
 
-// The process goes on, and so does whoever waits.
-TEST_F(DriverTest, WithoutAThreadForAStreamItsContextEnds) {
+// The process continues, and every wait returns.
+TEST_F(DriverTest, ContextFailsWithoutAThreadForAStream) {
     CUstream stream = nullptr;
     OK(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
     CUdeviceptr memory = 0;
@@ -244,7 +244,7 @@ TEST_F(DriverTest, WithoutAThreadForAStreamItsContextEnds) {
     EXPECT_EQ(CUDA_ERROR_OPERATING_SYSTEM, CALL(cuCtxSynchronize)());
 }
 
-TEST_F(DriverTest, WhatPtxasRefusesIsRefused) {
+TEST_F(DriverTest, UnknownTargetsAndTooMuchSharedMemoryAreRefused) {
     const auto load = [](const std::string& target, const std::string& shared) {
         CUmodule module = nullptr;
         return CALL(cuModuleLoadData)(
@@ -259,7 +259,7 @@ TEST_F(DriverTest, WhatPtxasRefusesIsRefused) {
     EXPECT_EQ(CUDA_ERROR_INVALID_PTX, load("sm_90", "49156")) << "static shared memory";
 }
 
-TEST_F(DriverTest, ImagesThatCannotRunSayWhy) {
+TEST_F(DriverTest, UnsupportedImagesAreExplained) {
     char log[512] = "";
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
@@ -280,7 +280,7 @@ TEST_F(DriverTest, ImagesThatCannotRunSayWhy) {
     EXPECT_NE(nullptr, strstr(log, "magic.b32")) << log;
 }
 
-TEST_F(DriverTest, DestroyingAContextEndsAKernelThatNeverEnds) {
+TEST_F(DriverTest, DestroyingAContextEndsAnEndlessKernel) {
     CUcontext doomed = nullptr;
     OK(CALL(cuCtxCreate_v2)(&doomed, 0, 0));
     CUmodule module = nullptr;
@@ -291,10 +291,10 @@ TEST_F(DriverTest, DestroyingAContextEndsAKernelThatNeverEnds) {
     void* params[] = {&flag};
     OK(CALL(cuLaunchKernel)(function, 1, 1, 1, 32, 1, 1, 0, nullptr, params, nullptr));
     OK(CALL(cuCtxDestroy_v2)(doomed));
-    OK(CALL(cuCtxSynchronize)());  // the context below it is current again, and well
+    OK(CALL(cuCtxSynchronize)());  // the context below is current again and works
 }
 
-// In a process of its own: a launch that nothing can end, and an ordinary exit.
+// Runs in a process of its own: starts an endless kernel and exits normally.
 void launch_for_ever_and_exit() {
     CUcontext context = nullptr;
     CUmodule module = nullptr;
@@ -312,12 +312,12 @@ void launch_for_ever_and_exit() {
     std::exit(launched && CALL(cuStreamQuery)(nullptr) == CUDA_ERROR_NOT_READY ? 7 : 1);
 }
 
-TEST(ProcessDeathTest, ExitsThoughAKernelNeverEnds) {
+TEST(ProcessDeathTest, ExitsWithAnEndlessKernel) {
     GTEST_FLAG_SET(death_test_style, "threadsafe");
     EXPECT_EXIT(launch_for_ever_and_exit(), ::testing::ExitedWithCode(7), "");
 }
 
-// Right results, and the speed for whoever reads the log; a limit would only say how busy the machine is.
+// Checks results and prints the speed. A limit on the speed would only measure the machine's load.
 TEST_F(DriverTest, IntegerLoops) {
     const unsigned rounds = 1000;
     const CUdeviceptr out = upload(std::vector<unsigned>(1024));
@@ -325,7 +325,7 @@ TEST_F(DriverTest, IntegerLoops) {
     OK(launch("integers", {4}, {256}, 0, nullptr, out, rounds));
     OK(CALL(cuCtxSynchronize)());
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    // At least ten PTX instructions a round and thread, whatever nvcc unrolls.
+    // At least ten PTX instructions per round and thread, however nvcc unrolls.
     const double per_second = 1024.0 * rounds * 10 / seconds.count();
     RecordProperty("million_instructions_per_second", static_cast<int>(per_second / 1e6));
     std::printf("%.0f million PTX instructions per second\n", per_second / 1e6);

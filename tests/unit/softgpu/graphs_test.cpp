@@ -21,7 +21,7 @@ class GraphTest : public DriverTest {
         position_ = upload(std::vector<int>{0});
     }
 
-    // A kernel that writes `value` at the next place of the log: correct only when such kernels run one by one.
+    // A kernel that writes `value` to the log's next place; correct only when such kernels run one by one.
     CUDA_KERNEL_NODE_PARAMS appending(int value) {
         value_ = value;
         params_[0] = &log_;
@@ -74,8 +74,8 @@ class GraphTest : public DriverTest {
     void* params_[3] = {};
 };
 
-TEST_F(GraphTest, NodesRunInAnOrderThatTheirEdgesAllow) {
-    // Made in the opposite order, so that the order in which they were made would be wrong.
+TEST_F(GraphTest, NodesRunInTheOrderOfTheirEdges) {
+    // Created in the opposite order, so that execution in creation order would be wrong.
     const CUgraphNode third = append(3, {}), second = append(2, {}), first = append(1, {});
     const CUgraphNode from[] = {first, second}, to[] = {second, third};
     OK(CALL(cuGraphAddDependencies_v2)(graph_, from, to, nullptr, 2));
@@ -85,7 +85,7 @@ TEST_F(GraphTest, NodesRunInAnOrderThatTheirEdgesAllow) {
     EXPECT_EQ((std::vector<int>{1, 2, 3, 1, 2, 3}), logged());
 }
 
-TEST_F(GraphTest, ALaunchReturnsBeforeItRunsAndKeepsItsPlaceInTheStream) {
+TEST_F(GraphTest, LaunchIsAsynchronousAndInStreamOrder) {
     const CUdeviceptr flag = word(0);
     append(2, {operation(CU_STREAM_MEM_OP_WAIT_VALUE_32, flag, 1)});
     const CUgraphExec executable = instantiate();
@@ -93,7 +93,7 @@ TEST_F(GraphTest, ALaunchReturnsBeforeItRunsAndKeepsItsPlaceInTheStream) {
     OK(CALL(cuGraphLaunch)(executable, stream_));
     OK(launch("append", {1}, {1}, 0, stream_, log_, position_, 3));
     EXPECT_EQ(CUDA_ERROR_NOT_READY, CALL(cuStreamQuery)(stream_));
-    // Neither is needed any more: the launch goes on all the same.
+    // The launch needs neither any more.
     OK(CALL(cuGraphExecDestroy)(executable));
     OK(CALL(cuGraphDestroy)(graph_));
     OK(CALL(cuStreamWriteValue32_v2)(CU_STREAM_PER_THREAD, flag, 1, 0));
@@ -101,8 +101,8 @@ TEST_F(GraphTest, ALaunchReturnsBeforeItRunsAndKeepsItsPlaceInTheStream) {
     EXPECT_EQ((std::vector<int>{1, 2, 3}), logged());
 }
 
-// Whichever of the two ran first alone would wait for ever.
-TEST_F(GraphTest, BranchesRunSideBySide) {
+// If they ran one after the other, the first would wait for ever.
+TEST_F(GraphTest, BranchesRunConcurrently) {
     const CUdeviceptr there = word(0), back = word(0);
     const CUgraphNode a = operation(CU_STREAM_MEM_OP_WRITE_VALUE_32, there, 1);
     operation(CU_STREAM_MEM_OP_WAIT_VALUE_32, back, 1, {a});
@@ -132,7 +132,7 @@ TEST_F(GraphTest, LaunchesOfOneExecutableGraphDoNotOverlap) {
     EXPECT_EQ((std::vector<int>{1, 1}), logged());
 }
 
-TEST_F(GraphTest, ACycleCannotBeInstantiated) {
+TEST_F(GraphTest, CycleCannotBeInstantiated) {
     const CUgraphNode a = append(1, {}), b = append(2, {a});
     EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, CALL(cuGraphAddDependencies_v2)(graph_, &a, &a, nullptr, 1));
     EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, CALL(cuGraphAddDependencies_v2)(graph_, &a, &b, nullptr, 1)) << "again";
@@ -145,7 +145,7 @@ TEST_F(GraphTest, ACycleCannotBeInstantiated) {
     OK(CALL(cuGraphInstantiateWithFlags)(&executable, graph_, 0));
 }
 
-TEST_F(GraphTest, AChildIsACopyThatRunsBetweenWhatIsAroundIt) {
+TEST_F(GraphTest, ChildIsACopyThatRunsInItsNodesOrder) {
     append(2, {append(1, {})});
     CUgraph outer = nullptr;
     OK(CALL(cuGraphCreate)(&outer, 0));
@@ -167,7 +167,7 @@ TEST_F(GraphTest, AChildIsACopyThatRunsBetweenWhatIsAroundIt) {
     EXPECT_EQ((std::vector<int>{0, 1, 7, 9}), logged());
 }
 
-TEST_F(GraphTest, AnUpdateTakesAllOrNothing) {
+TEST_F(GraphTest, UpdateIsAtomic) {
     append(2, {append(1, {})});
     const CUgraphExec executable = instantiate();
     CUgraph other = nullptr;
@@ -186,7 +186,7 @@ TEST_F(GraphTest, AnUpdateTakesAllOrNothing) {
     EXPECT_EQ((std::vector<int>{1, 2, 10, 20}), logged());
 }
 
-TEST_F(GraphTest, MemoryOfAGraphLivesFromItsNodeToItsFree) {
+TEST_F(GraphTest, GraphMemoryLivesFromItsNodeToItsFree) {
     CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
     allocation.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     allocation.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
@@ -220,7 +220,7 @@ TEST_F(GraphTest, MemoryOfAGraphLivesFromItsNodeToItsFree) {
     EXPECT_EQ(before, after);
 }
 
-TEST_F(GraphTest, AnEventThatAGraphRecordsStandsForTheLaunch) {
+TEST_F(GraphTest, EventRecordedByAGraphCompletesWithTheLaunch) {
     const CUdeviceptr flag = word(0);
     CUevent event = nullptr;
     OK(CALL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING));
@@ -233,7 +233,7 @@ TEST_F(GraphTest, AnEventThatAGraphRecordsStandsForTheLaunch) {
     OK(CALL(cuEventSynchronize)(event));
 }
 
-TEST_F(GraphTest, AFaultEndsTheLaunchAndReachesItsEvents) {
+TEST_F(GraphTest, FaultEndsTheLaunchAndReachesItsEvents) {
     CUevent event = nullptr;
     OK(CALL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING));
     CUdeviceptr nowhere = 0x1000;
@@ -249,7 +249,7 @@ TEST_F(GraphTest, AFaultEndsTheLaunchAndReachesItsEvents) {
     EXPECT_EQ(CUDA_ERROR_ILLEGAL_ADDRESS, CALL(cuStreamSynchronize)(stream_));
 }
 
-TEST_F(GraphTest, ItIsDrawn) {
+TEST_F(GraphTest, IsPrintedAsDot) {
     append(2, {append(1, {})});
     char path[] = "/tmp/gpupool-graph-XXXXXX";
     close(mkstemp(path));
@@ -261,7 +261,7 @@ TEST_F(GraphTest, ItIsDrawn) {
     EXPECT_EQ(CUDA_ERROR_OPERATING_SYSTEM, CALL(cuGraphDebugDotPrint)(graph_, "/nowhere/at/all.dot", 0));
 }
 
-TEST_F(GraphTest, BadHandlesAndNodesOfOtherGraphsAreRefused) {
+TEST_F(GraphTest, InvalidHandlesAndForeignNodesAreRefused) {
     const CUgraphNode mine = append(1, {});
     CUgraph other = nullptr;
     CUgraphNode theirs = nullptr, none = nullptr;

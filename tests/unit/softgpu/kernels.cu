@@ -115,7 +115,7 @@ __global__ void local_and_switch(int* out, int k) {
     out[t] = result;
 }
 
-// Divergent loops whose lanes must be together again behind them.
+// Divergent loops behind which the lanes must have reconverged.
 __global__ void divergence(unsigned* out) {
     const unsigned t = threadIdx.x;
     unsigned steps = 0, x = t + 1;
@@ -141,7 +141,7 @@ __global__ void divergence(unsigned* out) {
         out[128 + t] = __activemask() + 1;
 }
 
-// A lock taken by every lane of a warp: only works when the lane that has it gets to run.
+// Every lane of a warp takes the lock, which works only if the lane that holds it gets to run.
 __global__ void spin_lock(int* lock, int* value) {
     while (atomicCAS(lock, 0, 1) != 0) {
     }

@@ -1,4 +1,4 @@
-// Real nvcc output on the software GPU, results checked against the host.
+// Runs nvcc's real output on the software GPU and compares the results with the host's.
 #include <bit>
 #include <cmath>
 
@@ -28,7 +28,7 @@ TEST_F(DriverTest, VectorAdd) {
     for (int i = 0; i < n; ++i) ASSERT_EQ(a[i] + b[i], c[i]) << i;
 }
 
-TEST_F(DriverTest, PrintfGivesTheNumberOfItsArguments) {
+TEST_F(DriverTest, PrintfReturnsTheNumberOfItsArguments) {
     CUdeviceptr counts = 0;
     int host[2] = {-1, -1};
     OK(CALL(cuMemAlloc_v2)(&counts, sizeof host));
@@ -145,7 +145,7 @@ TEST_F(DriverTest, LanesReconvergeBehindDivergentLoops) {
     }
 }
 
-TEST_F(DriverTest, ALockIsPassedOnBetweenLanesOfAWarp) {
+TEST_F(DriverTest, LanesOfAWarpCanContendForALock) {
     const CUdeviceptr lock = upload(std::vector<int>{0}), value = upload(std::vector<int>{0});
     OK(launch("spin_lock", {3}, {64}, 0, nullptr, lock, value));
     EXPECT_EQ(192, download<int>(value, 1)[0]);

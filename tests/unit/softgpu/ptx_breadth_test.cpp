@@ -1,5 +1,4 @@
-// Instructions that few kernels have: asynchronous copies, mbarriers, clusters, packed values, alloca; and what is
-// refused.
+// Instructions that few kernels use: asynchronous copies, mbarriers, clusters, packed values, alloca; and refused ones.
 #include <algorithm>
 
 #include "tests/unit/softgpu/ptx_kernel.h"
@@ -24,7 +23,7 @@ TEST_F(PtxBreadthTest, CpAsyncCopiesAndFillsWithZero) {
     EXPECT_EQ((std::vector<unsigned>{1, 2, 3, 4, 5, 6, 0, 0, 0}), out);
 }
 
-// Warp 0 produces, warp 1 waits for the phase: by state and by parity, with a bulk copy's bytes counted.
+// Warp 0 produces and warp 1 waits for the phase, by state and by parity; a bulk copy's bytes count.
 TEST_F(PtxBreadthTest, MbarriersCountArrivalsAndBytes) {
     const auto out = run<unsigned>(
         ".shared .align 16 .b8 tile[16]; .shared .align 8 .b8 barrier[8];\n"
@@ -46,7 +45,7 @@ TEST_F(PtxBreadthTest, MbarriersCountArrivalsAndBytes) {
     EXPECT_EQ(expected, out);
 }
 
-// Reductions that an mbarrier counts, and those of whole stretches of memory.
+// Reductions whose completion an mbarrier counts, and bulk reductions.
 TEST_F(PtxBreadthTest, AsynchronousReductions) {
     const auto out = run<unsigned>(
         ".shared .align 16 .b8 mine[16], sum[16]; .shared .align 8 .b8 barrier[8];\n"
@@ -67,11 +66,11 @@ TEST_F(PtxBreadthTest, AsynchronousReductions) {
         "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;\n"
         "ld.shared.v2.u32 {%r6, %r7}, [%r5]; st.global.v2.u32 [%out+48], {%r6, %r7};\nDONE:",
         32, 14, std::vector<unsigned>{1});
-    // 100 + 0 + ... + 31; the greatest of 7 and the threads; added to, and the less of, zeros.
+    // 100 + 0 + ... + 31; the maximum of 7 and the threads; zeros with additions and a minimum.
     EXPECT_EQ((std::vector<unsigned>{596, 200, 31, 3, 0, 0, 0, 0, 1, 2, 3, 4, 596 ^ 1, 200 ^ 2}), out);
 }
 
-TEST_F(PtxBreadthTest, BlocksOfAClusterReadEachOthersSharedMemory) {
+TEST_F(PtxBreadthTest, ClusterBlocksReadEachOthersSharedMemory) {
     const CUfunction function = compile(
         ".shared .align 4 .b8 place[4];\nmov.u32 %r1, place; mov.u32 %r2, %ctaid.x; add.u32 %r3, %r2, 50;\n"
         "st.shared.u32 [%r1], %r3;\nbarrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\n"
@@ -86,8 +85,8 @@ TEST_F(PtxBreadthTest, BlocksOfAClusterReadEachOthersSharedMemory) {
     EXPECT_EQ(CUDA_ERROR_INVALID_CLUSTER_SIZE, start(function, {6}, {32}, out, out));
 }
 
-// Even and odd lanes name themselves as members at the same instruction.
-TEST_F(PtxBreadthTest, SetsOfLanesAtOneInstructionKeepApart) {
+// Even and odd lanes are the members of two sets at the same instruction.
+TEST_F(PtxBreadthTest, LaneSetsAtOneInstructionStaySeparate) {
     const auto out = run<unsigned>(
         own_places(8, 0) +
             "and.b32 %r1, %thread, 1; setp.eq.u32 %p1, %r1, 0; selp.b32 %r2, 0x55555555, 0xAAAAAAAA, %p1;\n"
@@ -127,11 +126,11 @@ TEST_F(PtxBreadthTest, PackedAndVideoInstructions) {
     EXPECT_EQ(0x1234FF00U, out[5]);
 }
 
-// What an H200 gave where PTX leaves a choice: the bits of NaNs, and .ftz where rounding ends at the least normal
-// number.
-TEST_F(PtxBreadthTest, ResultsThatPtxLeavesOpenAreAnH200s) {
+// Results measured on an H200 where PTX leaves a choice: the bits of NaNs, and .ftz when a value rounds to the smallest
+// normal number.
+TEST_F(PtxBreadthTest, UnspecifiedResultsMatchAnH200) {
     const struct {
-        const char* instruction;  // leaves its result in %rd0
+        const char* instruction;  // writes its result to %rd0
         unsigned long long expected;
     } rows[] = {
         {"add.rn.f64 %rd0, 0dfff3a27ae208db6e, 0dffff8e7f83bd3f30;", 0xffff8e7f83bd3f30},
@@ -187,7 +186,7 @@ TEST_F(PtxBreadthTest, HalfPrecisionModifiersAndNarrowFormats) {
     EXPECT_EQ(2U, out[6]);           // -2 is not above the subnormal, 0.5 is
 }
 
-TEST_F(PtxBreadthTest, AllocaGivesEachThreadItsOwnMemory) {
+TEST_F(PtxBreadthTest, AllocaReturnsMemoryPerThread) {
     const auto out = run<unsigned>(own_places(4, 0) +
                                        "add.u32 %r1, %thread, 1; shl.b32 %r1, %r1, 2; cvt.u64.u32 %rd1, %r1;\n"
                                        "stacksave.u64 %rd4; alloca.u64 %rd2, %rd1, 16; st.local.u32 [%rd2], %thread;\n"
@@ -207,7 +206,7 @@ TEST_F(PtxBreadthTest, VectorAtomicsAddEachElement) {
     EXPECT_EQ((std::vector<float>{9, 18, 19, 28}), download<float>(out, 4));
 }
 
-TEST_F(PtxBreadthTest, WhatIsRefusedIsNamedWithItsLine) {
+TEST_F(PtxBreadthTest, RefusedInstructionsAreReportedWithTheirLine) {
     const auto log_of = [](const std::string& line) {
         const std::string text =
             ".version 8.6\n.target sm_90a\n.address_size 64\n"
@@ -233,8 +232,8 @@ TEST_F(PtxBreadthTest, WhatIsRefusedIsNamedWithItsLine) {
     EXPECT_NE(std::string::npos, launch.find("dynamic parallelism")) << launch;
 }
 
-// One kernel needs what the software GPU lacks, through a function: the others run.
-TEST_F(PtxBreadthTest, AKernelThatCannotRunLeavesTheOthersAlone) {
+// One kernel needs, through a function, a feature that the software GPU lacks. The others run.
+TEST_F(PtxBreadthTest, UnsupportedKernelDoesNotAffectOthers) {
     const char* text =
         ".version 8.6\n.target sm_90a\n.address_size 64\n"
         ".func lacking() { wgmma.fence.sync.aligned; ret; }\n"

@@ -1,4 +1,4 @@
-// PTX that is rare: forms that only some of nvcc's options or other compilers make, and what has to be refused.
+// Rare PTX: forms that only certain nvcc options or other compilers generate, and PTX that must be refused.
 #include "tests/unit/softgpu/ptx_kernel.h"
 
 namespace gpupool::softgpu_test {
@@ -10,7 +10,7 @@ class PtxFormsTest : public PtxKernelTest {
         return std::string(".version 8.5\n.target ") + target + "\n.address_size 64\n";
     }
 
-    // What cuModuleLoadDataEx answers, and the error log in `log`.
+    // The result of cuModuleLoadDataEx, with the error log in `log`.
     CUresult load(const std::string& text, CUmodule* module = nullptr) {
         char said[1024] = "";
         CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
@@ -22,7 +22,7 @@ class PtxFormsTest : public PtxKernelTest {
         return result;
     }
 
-    // What the entry `k(.param .u64 o)` of a module leaves in `count` values behind `o`.
+    // Runs the entry `k(.param .u64 o)` of a module and returns the `count` values that it wrote to `o`.
     template <class T>
     std::vector<T> run_module(const std::string& text, unsigned threads, std::size_t count) {
         CUmodule module = nullptr;
@@ -37,8 +37,8 @@ class PtxFormsTest : public PtxKernelTest {
     std::string log;
 };
 
-// A function may write to its parameters through their address, and recurse: each call has its own copies.
-TEST_F(PtxFormsTest, AFunctionsParametersHaveLocalAddresses) {
+// A function may write to its parameters through their addresses, and recurse; each call has its own copies.
+TEST_F(PtxFormsTest, FunctionParametersHaveLocalAddresses) {
     const auto out = run_module<unsigned>(
         header() +
             ".func (.param .align 8 .b8 result[8]) f(.param .align 8 .b8 p[16], .param .b32 depth) {\n"
@@ -62,7 +62,7 @@ TEST_F(PtxFormsTest, AFunctionsParametersHaveLocalAddresses) {
     for (unsigned t = 0; t < 64; ++t) ASSERT_EQ((t + 3) * 1000 + (t + 6) * 1000 + t + 9, out[t]) << t;
 }
 
-// One type and several names of it, wherever variables are declared.
+// One type with several names, wherever variables are declared.
 TEST_F(PtxFormsTest, DeclarationsOfSeveralVariables) {
     const auto out = run_module<unsigned>(
         header() +
@@ -86,7 +86,7 @@ TEST_F(PtxFormsTest, DeclarationsOfSeveralVariables) {
 }
 
 // libcudart asks for them before it has a context.
-TEST_F(PtxFormsTest, ManagedVariablesAreThereWithoutAContext) {
+TEST_F(PtxFormsTest, ManagedVariablesExistWithoutAContext) {
     const std::string text =
         header() +
         ".visible .global .attribute(.managed) .align 4 .u32 word = 5; .visible .global .u32 other;\n"
@@ -113,8 +113,8 @@ TEST_F(PtxFormsTest, ManagedVariablesAreThereWithoutAContext) {
     OK(CALL(cuLibraryUnload)(library));
 }
 
-// A subtraction leaves the carry set where it borrowed nothing, which additions see.
-TEST_F(PtxFormsTest, CarriesOfSubtractionsAndAdditionsAreOne) {
+// A subtraction sets the carry when it does not borrow, and additions read it.
+TEST_F(PtxFormsTest, SubtractionsAndAdditionsShareTheCarry) {
     const auto out = run_module<unsigned>(
         header() +
             ".visible .entry k(.param .u64 o) { .reg .b32 %r<6>; .reg .b64 %d<4>; ld.param.u64 %d1, [o]; mov.u32 %r1, "
@@ -132,7 +132,7 @@ TEST_F(PtxFormsTest, CarriesOfSubtractionsAndAdditionsAreOne) {
     }
 }
 
-// PTX that CUDA 4 made for GPUs before compute capability 2.0, and that its programs still hand to drivers.
+// PTX that CUDA 4 generated for GPUs before compute capability 2.0; its programs still pass it to drivers.
 TEST_F(PtxFormsTest, MultiplicationsAndAdditionsFromBeforeFermi) {
     const auto out = run_module<float>(
         ".version 1.4\n.target sm_10, map_f64_to_f32\n.entry k(.param .u64 o) { .reg .f32 %f<5>; .reg .u64 %out;\n"
@@ -143,7 +143,7 @@ TEST_F(PtxFormsTest, MultiplicationsAndAdditionsFromBeforeFermi) {
     EXPECT_EQ((std::vector<float>{0x1p-46F, 1}), out);
 }
 
-// As packed structures with pointers are initialised.
+// Generated to initialize packed structures that contain pointers.
 TEST_F(PtxFormsTest, BytesOfAddressesInInitialValues) {
     const auto out = run_module<unsigned long long>(
         header() +
@@ -164,7 +164,7 @@ TEST_F(PtxFormsTest, BytesOfAddressesInInitialValues) {
     EXPECT_EQ((std::vector<unsigned long long>{3, 5, 0}), out);
 }
 
-TEST_F(PtxFormsTest, WhatPtxasRefusesIsNoPtx) {
+TEST_F(PtxFormsTest, PtxThatPtxasRefusesIsRefused) {
     const std::string kernel = ".visible .entry k(.param .u64 o) { ret; }\n";
     EXPECT_EQ(CUDA_ERROR_INVALID_PTX, load(header() + ".visible .global .u64 g[2] = {g, nosuch};\n" + kernel));
     EXPECT_NE(std::string::npos, log.find("nosuch")) << log;
@@ -181,8 +181,8 @@ TEST_F(PtxFormsTest, WhatPtxasRefusesIsNoPtx) {
     EXPECT_EQ(CUDA_ERROR_INVALID_PTX, load(header("sm_60") + with_parameters(4353)));
 }
 
-// nvcc makes them of the DPX intrinsics.
-TEST_F(PtxFormsTest, MinimumAndMaximumThatAreNotNegative) {
+// nvcc generates these for the DPX intrinsics.
+TEST_F(PtxFormsTest, ClampedMinimumAndMaximum) {
     const auto out = run<int>(
         "ld.global.v2.u32 {%r0,%r1}, [%in]; min.s32.relu %r2, %r0, %r1; max.s32.relu %r3, %r0, %r0;\n"
         "max.s32.relu %r4, %r0, %r1; min.s32.relu %r5, %r1, 9;\n"
@@ -191,7 +191,7 @@ TEST_F(PtxFormsTest, MinimumAndMaximumThatAreNotNegative) {
     EXPECT_EQ((std::vector<int>{0, 0, 7, 7}), out);
 }
 
-// Without .sync, the members are the lanes that are there: here the even ones.
+// Without .sync the members are the active lanes: here the even ones.
 TEST_F(PtxFormsTest, WarpInstructionsFromBeforeVolta) {
     const std::string text =
         ".visible .entry k(.param .u64 o) { .reg .b64 %d<4>; .reg .b32 %r<9>; .reg .pred %p<9>;\n"
@@ -236,7 +236,7 @@ TEST_F(PtxFormsTest, ConstantExpressions) {
               load(header() + ".global .u32 x = " + signs + "1;\n.visible .entry k() { ret; }\n"));
 }
 
-// ptxas takes an instruction's modifiers in more than one order.
+// ptxas accepts an instruction's modifiers in more than one order.
 TEST_F(PtxFormsTest, ModifiersInAnotherOrder) {
     const CUdeviceptr sums = upload(std::vector<float>{1, 2, 3, 4});
     OK(start(compile("mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40000000;\n"
@@ -255,8 +255,8 @@ TEST_F(PtxFormsTest, ModifiersInAnotherOrder) {
     EXPECT_EQ((std::vector<unsigned>{0x40003C00, 0x40003C00, 0x40003C00, 0x40003C00, 0xFFFFFFFF, 1, 0x3412}), out);
 }
 
-// Enormous widths, as a broken format has them, are bounded.
-TEST_F(PtxFormsTest, PrintfWithAnEnormousWidthEnds) {
+// The width of a malformed format is bounded.
+TEST_F(PtxFormsTest, PrintfWidthIsBounded) {
     const std::string text =
         ".global .b8 format[29] = "
         "{37,57,57,57,57,57,57,57,57,57,57,57,57,100,37,46,57,57,57,57,57,57,57,57,57,102,10,0};\n"
@@ -272,7 +272,7 @@ TEST_F(PtxFormsTest, PrintfWithAnEnormousWidthEnds) {
     EXPECT_LE(said.size(), 2 * 65536U + 64);
 }
 
-// 32 lanes add to a pair of counters, in one atomic step of 128 bits each.
+// 32 lanes add to a pair of counters, each in one 128-bit atomic operation.
 TEST_F(PtxFormsTest, RegistersAndAtomicsOf128Bits) {
     const auto out = run_module<unsigned long long>(
         header() +
@@ -289,7 +289,7 @@ TEST_F(PtxFormsTest, RegistersAndAtomicsOf128Bits) {
     EXPECT_NE(CUDA_SUCCESS, load(header() + ".visible .entry k() { .reg .b128 %q<3>; add.u64 %q1, %q2, 1; ret; }\n"));
 }
 
-TEST_F(PtxFormsTest, ATrapIsSaidToBeTheProgramsOwn) {
+TEST_F(PtxFormsTest, TrapIsReportedAsTheProgramsOwn) {
     const CUdeviceptr out = upload(std::vector<unsigned>(1));
     testing::internal::CaptureStderr();
     EXPECT_NE(CUDA_SUCCESS, start(compile("trap;"), {1}, {1}, out, out));
@@ -298,7 +298,7 @@ TEST_F(PtxFormsTest, ATrapIsSaidToBeTheProgramsOwn) {
     EXPECT_EQ(std::string::npos, said.find("address")) << said;
 }
 
-TEST_F(PtxFormsTest, NestedBracesWithoutEndAreRefused) {
+TEST_F(PtxFormsTest, DeeplyNestedBracesAreRefused) {
     const std::string entry = ".visible .entry k() { .reg .b32 %r<3>; mov.b32 %r1, ";
     for (const char bracket : {'{', '[', '('}) {
         const std::string deep(1000000, bracket);

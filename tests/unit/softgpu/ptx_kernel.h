@@ -1,6 +1,7 @@
-// A kernel written as PTX in a test: `.param .u64 out, .param .u64 in`, with registers declared and the two loaded.
+// Kernels whose PTX body a test writes: `.param .u64 out, .param .u64 in`, with registers declared and both addresses
+// loaded.
 //
-// Threads: one test at a time. Errors: a check that fails ends the test.
+// Threads: one test at a time. Errors: a failed check ends the test.
 #pragma once
 
 #include "tests/unit/softgpu/driver.h"
@@ -39,7 +40,7 @@ class PtxKernelTest : public DriverTest {
         return launched != CUDA_SUCCESS ? launched : CALL(cuCtxSynchronize)();
     }
 
-    // Runs one block; what it left in `count` values of `out`.
+    // Runs one block and returns the `count` values that it wrote to `out`.
     template <class T, class I>
     std::vector<T> run(const std::string& body, unsigned threads, std::size_t count, const std::vector<I>& in) {
         const CUdeviceptr out = upload(std::vector<T>(count));
@@ -48,7 +49,7 @@ class PtxKernelTest : public DriverTest {
     }
 };
 
-// %rd10 = %out + thread * bytes, and the same of %in in %rd11.
+// Computes %rd10 = %out + thread * bytes, and the same for %in in %rd11.
 inline std::string own_places(int out_bytes, int in_bytes) {
     return "mul.wide.u32 %rd10, %thread, " + std::to_string(out_bytes) +
            "; add.u64 %rd10, %rd10, %out; mul.wide.u32 %rd11, %thread, " + std::to_string(in_bytes) +

@@ -1,4 +1,4 @@
-// PTX that nvcc does not make: what is refused, and how it is said.
+// PTX that nvcc does not generate: what is refused, and with which message.
 #include <gtest/gtest.h>
 
 #include "server/softgpu/exec/compile.h"
@@ -25,7 +25,7 @@ TEST(Ptx, GarbageIsRefusedWithTheLine) {
     EXPECT_FALSE(error_of(".entry k() { .reg .b32 %r; ld.param.u32 %r, [nothing]; }").empty());
 }
 
-TEST(Ptx, ParametersLieWhereTheDriverSays) {
+TEST(Ptx, ParameterLayoutMatchesTheDriver) {
     auto module = compile(
         ".version 8.0\n.target sm_80\n.address_size 64\n.entry k(.param .u64 a, .param .u8 b, .param .f64 c, "
         ".param .align 8 .b8 d[32], .param .u16 e) { ret; }");

@@ -1,4 +1,4 @@
-// What the environment sets. It is read once, so each test looks from a process of its own.
+// The software GPU's environment variables. They are read once, so each test runs in its own process.
 #include <chrono>
 #include <cstdlib>
 
@@ -7,21 +7,21 @@
 namespace gpupool::softgpu_test {
 namespace {
 
-// Ends the process with the number of the line where something did not hold.
+// Ends the process with the failed line's number as status.
 #define MUST(condition)                               \
     do {                                              \
         if (!(condition)) std::_Exit(__LINE__ % 255); \
     } while (false)
 
-constexpr int held = 0;
+constexpr int kPassed = 0;
 
 struct Work {
     Work() {
         MUST(CALL(cuInit)(0) == CUDA_SUCCESS);
         MUST(CALL(cuCtxCreate_v2)(&context, 0, 0) == CUDA_SUCCESS);
         MUST(CALL(cuModuleLoadData)(&module, file_bytes(GPUPOOL_SOFTGPU_KERNELS_PTX).c_str()) == CUDA_SUCCESS);
-        MUST(CALL(cuMemAlloc_v2)(&memory, bytes) == CUDA_SUCCESS);
-        MUST(CALL(cuMemsetD8_v2)(memory, 0, bytes) == CUDA_SUCCESS);
+        MUST(CALL(cuMemAlloc_v2)(&memory, kBytes) == CUDA_SUCCESS);
+        MUST(CALL(cuMemsetD8_v2)(memory, 0, kBytes) == CUDA_SUCCESS);
     }
     void launch(const char* name, CUstream stream) {
         CUfunction function = nullptr;
@@ -31,7 +31,7 @@ struct Work {
         MUST(CALL(cuLaunchKernel)(function, 4, 1, 1, 64, 1, 1, 0, stream, params, nullptr) == CUDA_SUCCESS);
     }
 
-    static constexpr std::size_t bytes = 4 << 20;
+    static constexpr std::size_t kBytes = 4 << 20;
     CUcontext context = nullptr;
     CUmodule module = nullptr;
     CUdeviceptr memory = 0;
@@ -58,7 +58,7 @@ void a_kernel_past_its_limit() {
     MUST(result == CUDA_ERROR_LAUNCH_TIMEOUT);
     MUST(seconds > 0.1);
     MUST(CALL(cuMemAlloc_v2)(&work.memory, 4) == CUDA_ERROR_LAUNCH_TIMEOUT);
-    std::_Exit(held);
+    std::_Exit(kPassed);
 }
 
 void kernels_that_take_their_time() {
@@ -77,33 +77,33 @@ void kernels_that_take_their_time() {
         MUST(CALL(cuCtxSynchronize)() == CUDA_SUCCESS);
     });
     MUST(side_by_side >= 0.3 && side_by_side < in_order);
-    // No duration keeps a context from its end.
+    // Destroying a context does not wait for a running kernel's duration.
     work.launch("vector_add", streams[0]);
     work.launch("vector_add", streams[0]);
     MUST(seconds_of([&] { CALL(cuCtxDestroy_v2)(work.context); }) < 0.5);
-    std::_Exit(held);
+    std::_Exit(kPassed);
 }
 
 void copies_at_a_rate() {
     setenv("GPUPOOL_SOFTGPU_COPY_RATE", "16M", 1);
     Work work;
-    std::vector<char> host(Work::bytes);
+    std::vector<char> host(Work::kBytes);
     const double there = seconds_of([&] { CALL(cuMemcpyHtoD_v2)(work.memory, host.data(), host.size()); });
     MUST(there >= 0.25);
     const double within = seconds_of([&] {
-        CALL(cuMemcpyDtoD_v2)(work.memory, work.memory + Work::bytes / 2, Work::bytes / 2);
+        CALL(cuMemcpyDtoD_v2)(work.memory, work.memory + Work::kBytes / 2, Work::kBytes / 2);
         CALL(cuCtxSynchronize)();
     });
     MUST(within < there);
-    // By address alone, as cudaMemcpyDefault does it, pinned memory is the host's all the same.
+    // With unified addressing, as cudaMemcpyDefault uses it, pinned memory still counts as the host's.
     void* pinned = nullptr;
-    MUST(CALL(cuMemHostAlloc)(&pinned, Work::bytes, 0) == CUDA_SUCCESS);
+    MUST(CALL(cuMemHostAlloc)(&pinned, Work::kBytes, 0) == CUDA_SUCCESS);
     const double unified = seconds_of([&] {
-        CALL(cuMemcpyAsync)(work.memory, reinterpret_cast<CUdeviceptr>(pinned), Work::bytes, nullptr);
+        CALL(cuMemcpyAsync)(work.memory, reinterpret_cast<CUdeviceptr>(pinned), Work::kBytes, nullptr);
         CALL(cuCtxSynchronize)();
     });
     MUST(unified >= 0.25);
-    std::_Exit(held);
+    std::_Exit(kPassed);
 }
 
 void values_that_are_none() {
@@ -116,7 +116,7 @@ void values_that_are_none() {
     MUST(CALL(cuDeviceGetCount)(&count) == CUDA_SUCCESS && count == 1);
     std::size_t bytes = 0;
     MUST(CALL(cuDeviceTotalMem_v2)(&bytes, 0) == CUDA_SUCCESS && bytes == std::size_t{4} << 30);
-    std::_Exit(held);
+    std::_Exit(kPassed);
 }
 
 // More than any machine has.
@@ -125,32 +125,32 @@ void host_memory_that_nobody_has() {
     void* pinned = nullptr;
     MUST(CALL(cuMemHostAlloc)(&pinned, std::size_t{32} << 40, 0) == CUDA_ERROR_OUT_OF_MEMORY);
     MUST(CALL(cuMemHostAlloc)(&pinned, std::size_t{1} << 20, 0) == CUDA_SUCCESS);
-    std::_Exit(held);
+    std::_Exit(kPassed);
 }
 
 #define EXPECT_TO_HOLD(function, said)              \
     GTEST_FLAG_SET(death_test_style, "threadsafe"); \
-    EXPECT_EXIT(function(), ::testing::ExitedWithCode(held), said)
+    EXPECT_EXIT(function(), ::testing::ExitedWithCode(kPassed), said)
 
-TEST(SettingsDeathTest, AKernelPastItsLimitEndsWithATimeOut) {
-    EXPECT_TO_HOLD(a_kernel_past_its_limit, "timeout: it ran for longer");
+TEST(SettingsDeathTest, KernelAboveItsTimeLimitTimesOut) {
+    EXPECT_TO_HOLD(a_kernel_past_its_limit, "time-out: it ran for longer");
 }
 
-TEST(SettingsDeathTest, KernelsTakeTheirTimeAndStreamsOverlap) {
+TEST(SettingsDeathTest, KernelsTakeTheSetTimeAndStreamsOverlap) {
     EXPECT_TO_HOLD(kernels_that_take_their_time, "");
 }
 
-TEST(SettingsDeathTest, CopiesTakeTheirTime) {
+TEST(SettingsDeathTest, CopiesTakeTheSetTime) {
     EXPECT_TO_HOLD(copies_at_a_rate, "");
 }
 
-TEST(SettingsDeathTest, WhatIsNoValueIsNamed) {
+TEST(SettingsDeathTest, InvalidValueIsReported) {
     GTEST_FLAG_SET(death_test_style, "threadsafe");
-    EXPECT_EXIT(values_that_are_none(), ::testing::ExitedWithCode(held),
+    EXPECT_EXIT(values_that_are_none(), ::testing::ExitedWithCode(kPassed),
                 "DEVICES='2x' is not.*\n.*MEMORY='16Q' is not.*\n.*LIMIT_MS='-1' is not.*\n.*COPY_RATE='fast' is not");
 }
 
-TEST(SettingsDeathTest, HostMemoryEnds) {
+TEST(SettingsDeathTest, HostMemoryIsBounded) {
     EXPECT_TO_HOLD(host_memory_that_nobody_has, "");
 }
 

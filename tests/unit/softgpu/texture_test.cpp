@@ -60,7 +60,7 @@ class TextureTest : public PtxKernelTest {
     }
 };
 
-constexpr const char* fetch_2d = "tex.2d.v4.f32.f32 {%f10, %f11, %f12, %f13}, [%rd1, {%f1, %f2}];";
+constexpr const char* kFetch2d = "tex.2d.v4.f32.f32 {%f10, %f11, %f12, %f13}, [%rd1, {%f1, %f2}];";
 
 std::vector<float> counting(std::size_t count) {
     std::vector<float> result(count);
@@ -73,7 +73,7 @@ TEST_F(TextureTest, NearestTexelsAndTheEdgeBehindClamping) {
     const CUtexObject texture =
         make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
     EXPECT_EQ((std::vector<float>{0, 3, 6, 11, 8}),
-              sample(texture, fetch_2d, {0.5F, 0.5F, 0, 3.9F, 0.1F, 0, 2, 1, 0, 9, 9, 0, -5, 2.5F, 0}));
+              sample(texture, kFetch2d, {0.5F, 0.5F, 0, 3.9F, 0.1F, 0, 2, 1, 0, 9, 9, 0, -5, 2.5F, 0}));
 }
 
 TEST_F(TextureTest, LinearFilteringWeighsNeighboursByDistance) {
@@ -82,7 +82,7 @@ TEST_F(TextureTest, LinearFilteringWeighsNeighboursByDistance) {
         make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_LINEAR, 0));
     // Texel (x, y) is 4y + x, with its centre at (x + 0.5, y + 0.5).
     EXPECT_EQ((std::vector<float>{0, 0.5F, 2.5F, 6.25F, 11}),
-              sample(texture, fetch_2d, {0, 0, 0, 1, 0.5F, 0, 1, 1, 0, 2.75F, 1.5F, 0, 9, 9, 0}));
+              sample(texture, kFetch2d, {0, 0, 0, 1, 0.5F, 0, 1, 1, 0, 2.75F, 1.5F, 0, 9, 9, 0}));
 }
 
 TEST_F(TextureTest, NormalizedCoordinatesWrapAndMirror) {
@@ -90,10 +90,10 @@ TEST_F(TextureTest, NormalizedCoordinatesWrapAndMirror) {
     const std::vector<float> points{0.3F, 0, 0, 1.3F, 0, 0, -0.1F, 0, 0, 1.1F, 0, 0, 1.9F, 0, 0};
     const CUtexObject wraps = make_texture(
         of_array(array), sampling(CU_TR_ADDRESS_MODE_WRAP, CU_TR_FILTER_MODE_POINT, CU_TRSF_NORMALIZED_COORDINATES));
-    EXPECT_EQ((std::vector<float>{1, 1, 3, 0, 3}), sample(wraps, fetch_2d, points));
+    EXPECT_EQ((std::vector<float>{1, 1, 3, 0, 3}), sample(wraps, kFetch2d, points));
     const CUtexObject mirrors = make_texture(
         of_array(array), sampling(CU_TR_ADDRESS_MODE_MIRROR, CU_TR_FILTER_MODE_POINT, CU_TRSF_NORMALIZED_COORDINATES));
-    EXPECT_EQ((std::vector<float>{1, 2, 0, 3, 0}), sample(mirrors, fetch_2d, points));
+    EXPECT_EQ((std::vector<float>{1, 2, 0, 3, 0}), sample(mirrors, kFetch2d, points));
 }
 
 TEST_F(TextureTest, BorderColourOutside) {
@@ -101,7 +101,7 @@ TEST_F(TextureTest, BorderColourOutside) {
     CUDA_TEXTURE_DESC description = sampling(CU_TR_ADDRESS_MODE_BORDER, CU_TR_FILTER_MODE_POINT, 0);
     description.borderColor[0] = 7;
     const CUtexObject texture = make_texture(of_array(array), description);
-    EXPECT_EQ((std::vector<float>{3, 7, 7}), sample(texture, fetch_2d, {1.5F, 1.5F, 0, 2, 1, 0, 0.5F, -0.5F, 0}));
+    EXPECT_EQ((std::vector<float>{3, 7, 7}), sample(texture, kFetch2d, {1.5F, 1.5F, 0, 2, 1, 0, 0.5F, -0.5F, 0}));
 }
 
 TEST_F(TextureTest, BytesReadAsUnitRangeOrAsIntegers) {
@@ -196,7 +196,7 @@ TEST_F(TextureTest, SurfacesAreWrittenAndReadByByteOffsets) {
                     {1}, {1}, upload(std::vector<int>(1)), upload(std::vector<CUsurfObject>{surface})));
 }
 
-// In texels, whatever the coordinates are in; places beyond the edge are found as the address mode says.
+// Offsets are in texels even with normalized coordinates; places beyond the edge follow the address mode.
 TEST_F(TextureTest, OffsetsAreInTexels) {
     const CUarray array = make_array({4, 3, 0, CU_AD_FORMAT_FLOAT, 1, 0}, counting(12));
     const CUtexObject plain =
@@ -207,7 +207,7 @@ TEST_F(TextureTest, OffsetsAreInTexels) {
     EXPECT_EQ(
         (std::vector<float>{8, 5}),
         sample(plain, "tex.2d.v4.f32.s32 {%f10, %f11, %f12, %f13}, [%rd1, {%r1, %r2}], {-1, 1};", {1, 1, 0, 2, 0, 0}));
-    // Of the texels around (1, 1) that below and to the left comes first.
+    // Of the four texels around (1, 1), the gather returns the lower left one first.
     EXPECT_EQ((std::vector<float>{5}),
               sample(plain, "tld4.r.2d.v4.f32.f32 {%f10, %f11, %f12, %f13}, [%rd1, {%f1, %f2}], {1, 0};", {1, 1, 0}));
     const CUtexObject normalized = make_texture(
@@ -218,14 +218,14 @@ TEST_F(TextureTest, OffsetsAreInTexels) {
                {0.1F, 0.1F, 0, 0.1F, 0.9F, 0}));
 }
 
-// As a GPU lets it pass: the launch was there first.
-TEST_F(TextureTest, AnObjectIsThereForTheKernelsThatWereLaunchedBefore) {
+// As on a GPU, because the launch precedes the destruction.
+TEST_F(TextureTest, ObjectStaysValidForEarlierLaunches) {
     const CUarray array = make_array({4, 1, 0, CU_AD_FORMAT_FLOAT, 1, 0}, counting(4));
     const CUtexObject texture =
         make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
     const CUfunction function =
         compile("ld.global.u64 %rd1, [%in]; mov.f32 %f1, 0f40200000; mov.f32 %f2, 0f00000000;\n" +
-                std::string(fetch_2d) + "\nst.global.f32 [%out], %f10;");
+                std::string(kFetch2d) + "\nst.global.f32 [%out], %f10;");
     CUdeviceptr out = upload(std::vector<float>(1)), in = upload(std::vector<CUtexObject>{texture});
     std::promise<void> go;
     auto waiting = go.get_future();
@@ -239,14 +239,14 @@ TEST_F(TextureTest, AnObjectIsThereForTheKernelsThatWereLaunchedBefore) {
     EXPECT_EQ((std::vector<float>{2}), download<float>(out, 1));
 }
 
-TEST_F(TextureTest, AnObjectThatIsGoneIsAnIllegalAddress) {
+TEST_F(TextureTest, DestroyedObjectIsAnIllegalAddress) {
     const CUarray array = make_array({4, 1, 0, CU_AD_FORMAT_FLOAT, 1, 0}, counting(4));
     const CUtexObject texture =
         make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
     OK(CALL(cuTexObjectDestroy)(texture));
     EXPECT_EQ(CUDA_ERROR_ILLEGAL_ADDRESS,
               start(compile("ld.global.u64 %rd1, [%in]; mov.f32 %f1, 0f00000000; mov.f32 %f2, %f1;\n" +
-                            std::string(fetch_2d)),
+                            std::string(kFetch2d)),
                     {1}, {1}, upload(std::vector<int>(1)), upload(std::vector<CUtexObject>{texture})));
 }
 

@@ -1,4 +1,4 @@
-// Matrix instructions: small whole numbers, for which every order of summation gives the same result.
+// Matrix instructions, with small whole numbers, so that every order of summation gives the same result.
 #include "tests/unit/softgpu/ptx_kernel.h"
 
 namespace gpupool::softgpu_test {
@@ -60,8 +60,8 @@ TEST_F(WarpMatrixTest, WmmaOfBytesSaturates) {
     EXPECT_EQ(std::vector<int>(256, 2147483647), out);
 }
 
-// The fragments of the PTX manual, written down for each lane: a holds rows g and g + 8, b column g, c and d pairs.
-TEST_F(WarpMatrixTest, MmaFragmentsLieAsTheManualSays) {
+// The fragments of the PTX manual, written out per lane: a holds rows g and g + 8, b column g, c and d pairs.
+TEST_F(WarpMatrixTest, MmaFragmentsMatchTheManual) {
     std::vector<unsigned short> in;
     for (int lane = 0; lane < 32; ++lane) {
         const int g = lane >> 2, t = lane & 3;

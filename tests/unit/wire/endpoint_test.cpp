@@ -12,7 +12,7 @@ struct Good {
     const char* printed;
 };
 
-TEST(Endpoint, TakesWhatUsersWrite) {
+TEST(Endpoint, AcceptsHostsAndPorts) {
     for (const auto& [text, host, port, printed] : {
              Good{"127.0.0.1:9470", "127.0.0.1", 9470, "127.0.0.1:9470"},
              Good{"tcp://gpu-7.example.org:80", "gpu-7.example.org", 80, "gpu-7.example.org:80"},
@@ -29,7 +29,7 @@ TEST(Endpoint, TakesWhatUsersWrite) {
     }
 }
 
-TEST(Endpoint, TakesThePathOfASocket) {
+TEST(Endpoint, AcceptsSocketPaths) {
     const auto endpoint = Endpoint::parse("unix:/run/gpupool/gpupool.sock", 9470);
     ASSERT_TRUE(endpoint.ok()) << endpoint.error().message;
     EXPECT_TRUE(endpoint->is_path());
@@ -48,7 +48,7 @@ TEST(Endpoint, DefaultPort) {
     EXPECT_EQ(address->port, 9470);
 }
 
-TEST(Endpoint, RefusalsSayWhy) {
+TEST(Endpoint, RefusalsGiveAReason) {
     const std::pair<std::string, const char*> cases[] = {
         {"", "empty"},
         {"tcp://", "empty"},

@@ -98,14 +98,14 @@ TEST_F(Faulty, CorruptsOneBitOfEachByte) {
     EXPECT_EQ(changed_at(*peer_, *line_), (std::vector<std::size_t>{998, 999, 1000, 1001}));
 }
 
-TEST_F(Faulty, ShutdownLetsTheLineRunOut) {
+TEST_F(Faulty, ShutdownDeliversTheLinesData) {
     make({.delay = 10ms});
     ASSERT_TRUE(send(*line_, 1000).ok());
     line_->shutdown();
     EXPECT_TRUE(receive_exactly(*peer_, MutableBuffer(buffer_).first(1000)).ok());
 }
 
-TEST_F(Faulty, CutLosesWhatIsOnTheLine) {
+TEST_F(Faulty, CutDropsTheLinesData) {
     make({.delay = 200ms});
     ASSERT_TRUE(send(*line_, 1000).ok());
     const auto before = Clock::now();

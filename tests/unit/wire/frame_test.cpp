@@ -36,7 +36,7 @@ TEST(Frame, DecodesWhatItEncodes) {
     EXPECT_EQ(decoded->payload_crc, example().payload_crc);
 }
 
-// The layout that the header file promises, byte by byte: a change breaks every peer.
+// The layout that the header promises, byte by byte; a change breaks every peer.
 TEST(Frame, LayoutIsPinned) {
     const auto bytes = encoded(example());
     const std::array<std::uint8_t, 32> expected = {'G',  'P',  'F',  '1',  0x56, 0x34, 0x12, 0x00, 0x88, 0x77, 0x66,
@@ -49,7 +49,7 @@ TEST(Frame, LayoutIsPinned) {
     EXPECT_TRUE(bytes[36] == std::byte{0} && bytes[39] == std::byte{0});
 }
 
-TEST(Frame, EveryFlippedBitIsNoticed) {
+TEST(Frame, EveryFlippedBitIsDetected) {
     const auto good = encoded(example());
     for (std::size_t bit = 0; bit < kHeaderBytes * 8; ++bit) {
         auto bytes = good;
@@ -60,7 +60,7 @@ TEST(Frame, EveryFlippedBitIsNoticed) {
     }
 }
 
-TEST(Frame, LargestPayloadIsTakenAndNotOneByteMore) {
+TEST(Frame, PayloadLimitIsExact) {
     auto header = example();
     header.payload_bytes = kMaxPayloadBytes;
     EXPECT_TRUE(decode(encoded(header)).ok());
@@ -91,7 +91,7 @@ TEST(Crc32c, KnownValues) {  // RFC 3720, B.4, and the usual check string
     EXPECT_EQ(crc32c_portable(bytes_of("123456789")), 0xe3069283u);
 }
 
-// The instruction's path works in blocks of several kilobytes: sizes around those, and every alignment.
+// The instruction's code works in blocks of several kilobytes, so sizes around those are tested, at every alignment.
 TEST(Crc32c, InstructionAndTableAgree) {
     std::vector<std::byte> data(20'000);
     std::uint32_t state = 1;

@@ -42,8 +42,8 @@ TEST_F(HandshakeIo, FramesCross) {
     EXPECT_TRUE(second->payload.empty());
 }
 
-// Whoever continues on the connection finds every byte after the frame.
-TEST_F(HandshakeIo, ReadsNotOneByteMore) {
+// The next reader of the connection finds every byte after the frame.
+TEST_F(HandshakeIo, ReadsOnlyTheFrame) {
     ASSERT_TRUE(write_frame(*here_, FrameType::hello, payload_).ok());
     const std::array rest = {std::byte{1}, std::byte{2}, std::byte{3}};
     send(rest);
@@ -67,7 +67,7 @@ TEST_F(HandshakeIo, SilentPeerTimesOut) {
     EXPECT_EQ(frame.error().code, ErrorCode::timed_out);
 }
 
-// A byte now and then does not buy more time.
+// Single bytes do not extend the timeout.
 TEST_F(HandshakeIo, DrippingPeerTimesOut) {
     std::thread peer([&] {
         std::array<std::byte, kHeaderBytes> header;
@@ -87,7 +87,7 @@ TEST_F(HandshakeIo, DrippingPeerTimesOut) {
     peer.join();
 }
 
-TEST_F(HandshakeIo, DeadlineIsLifted) {
+TEST_F(HandshakeIo, DeadlineIsRemovedAfterwards) {
     ASSERT_TRUE(write_frame(*here_, FrameType::hello, payload_).ok());
     ASSERT_TRUE(read_frame(*there_, 1000, 30ms).ok());
     std::thread peer([&] {

@@ -10,7 +10,7 @@
 namespace gpupool::wire {
 namespace {
 
-TEST(LandedTest, GoesOnAsFarAsNothingIsMissing) {
+TEST(LandedTest, AdvancesToTheFirstGap) {
     Landed landed;
     EXPECT_EQ(landed.up_to(), 0u);
     EXPECT_TRUE(landed.add(1));
@@ -23,7 +23,7 @@ TEST(LandedTest, GoesOnAsFarAsNothingIsMissing) {
     EXPECT_EQ(landed.up_to(), 5u);
 }
 
-TEST(LandedTest, ANumberCountsOnce) {
+TEST(LandedTest, NumberCountsOnce) {
     Landed landed;
     EXPECT_FALSE(landed.add(0));
     EXPECT_TRUE(landed.add(1));
@@ -33,7 +33,7 @@ TEST(LandedTest, ANumberCountsOnce) {
     EXPECT_EQ(landed.up_to(), 1u);
 }
 
-TEST(LandedTest, AnyOrderEndsWithAll) {
+TEST(LandedTest, AnyOrderIsComplete) {
     std::mt19937 random(1);
     for (int round = 0; round < 50; ++round) {
         std::vector<std::uint64_t> numbers(300);
@@ -50,7 +50,7 @@ TEST(LandedTest, AnyOrderEndsWithAll) {
     }
 }
 
-TEST(LandedTest, HolesHaveALimitThatFillingThemLifts) {
+TEST(LandedTest, GapsAreLimitedUntilFilled) {
     Landed landed;
     for (std::size_t i = 1; i <= Landed::kMaxHoles; ++i) ASSERT_TRUE(landed.add(2 * i));
     EXPECT_FALSE(landed.add(2 * Landed::kMaxHoles + 2));

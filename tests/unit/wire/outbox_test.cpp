@@ -50,7 +50,7 @@ TEST_F(OutboxTest, RecordsShareAFrameUntilItIsFullOrCollected) {
     EXPECT_EQ(collect(), 2u);
     EXPECT_EQ(batch_[0].bytes, kFrameBytes);
     EXPECT_EQ(batch_[1].bytes, 8u);
-    add_word(1);  // the second frame is on its way
+    add_word(1);  // the second frame is being sent
     EXPECT_EQ(outbox_.last_sequence(), 3u);
     done(true);
     EXPECT_TRUE(outbox_.has_unsent());
@@ -66,7 +66,7 @@ TEST_F(OutboxTest, FramesStayUntilAcknowledged) {
     EXPECT_FALSE(acknowledge(2)) << "never sent";
 }
 
-TEST_F(OutboxTest, LargerThanTheLimitGoesAlone) {
+TEST_F(OutboxTest, OversizedRecordGetsItsOwnFrame) {
     EXPECT_TRUE(outbox_.fits(1u << 20, 1000, 1000));
     add_word(1);
     EXPECT_FALSE(outbox_.fits(1u << 20, 1000, 1000));
@@ -82,7 +82,7 @@ TEST_F(OutboxTest, AcknowledgedFramesOfARunningBatchStay) {
     EXPECT_EQ(finished, 1);
 }
 
-TEST_F(OutboxTest, TransfersGoWhenSentOrWhenAcknowledged) {
+TEST_F(OutboxTest, TransfersEndWhenSentOrWhenAcknowledged) {
     int finished = 0;
     add_transfer(finished);
     collect();
@@ -99,7 +99,7 @@ TEST_F(OutboxTest, TransfersGoWhenSentOrWhenAcknowledged) {
     EXPECT_EQ(finished, 2);
 }
 
-TEST_F(OutboxTest, RewindSendsAgainWhatThePeerLacks) {
+TEST_F(OutboxTest, RewindResendsUnreceivedFrames) {
     for (std::uint64_t i = 0; i < 5 * kFrameBytes / 8; ++i) add_word(i);
     EXPECT_EQ(collect(3), 3u);
     done(true);
@@ -151,13 +151,13 @@ TEST_F(OutboxTest, CountsRecordsUntilTheyAreAcknowledged) {
     EXPECT_FALSE(outbox_.fits(8, 1u << 20, 1));
 }
 
-TEST_F(OutboxTest, UrgentRecordsPassDataThatIsNotSentInTheirOwnOrder) {
+TEST_F(OutboxTest, UrgentRecordsOvertakeUnsentDataInOrder) {
     int ended = 0;
     const auto add_urgent = [&](std::uint64_t word) {
         std::memcpy(outbox_.add_urgent_record(FrameType::replies, 8), &word, 8);
     };
     add_word(1);
-    add_transfer(ended);  // on its way
+    add_transfer(ended);  // being sent
     EXPECT_EQ(collect(), 2u);
     add_transfer(ended);
     add_word(2);
@@ -183,7 +183,7 @@ TEST_F(OutboxTest, UrgentRecordsPassDataThatIsNotSentInTheirOwnOrder) {
     EXPECT_EQ(outbox_.retained(), 0u);
 }
 
-TEST_F(OutboxTest, UrgentRecordsJoinTheOthersWhereNoDataIsInTheirWay) {
+TEST_F(OutboxTest, UrgentRecordsShareAFrameWithoutPendingData) {
     add_word(1);
     const std::uint64_t word = 2;
     std::memcpy(outbox_.add_urgent_record(FrameType::commands, 8), &word, 8);

@@ -13,7 +13,7 @@ constexpr double kGigabit = 8, kLoopback = 0.3;  // nanoseconds per byte
 
 class PackingChoiceTest : public ::testing::Test {
   protected:
-    // What is left of the line's time once `wire_bytes` went over a line that takes so long for each.
+    // Records that `wire_bytes` were sent over a line that takes `line_ns` per byte.
     void went(double line_ns, std::size_t wire_bytes = kPiece, bool behind = true) {
         choice_.sent(wire_bytes, behind, Duration(line_ns * static_cast<double>(wire_bytes)));
     }
@@ -21,7 +21,7 @@ class PackingChoiceTest : public ::testing::Test {
         constexpr auto kBytes = PackingChoice::kSampleBytes;
         choice_.packed(kBytes, static_cast<std::size_t>(ratio * kBytes), Duration(packing_ns * kBytes));
     }
-    // A transfer whose sample says so: is its next piece packed?
+    // Whether the next piece of a transfer with this sample is packed.
     Next after_sample(double packing_ns, double ratio) {
         ++transfer_;
         EXPECT_EQ(choice_.next(transfer_, kPiece), Next::sample);
@@ -33,42 +33,42 @@ class PackingChoiceTest : public ::testing::Test {
     std::uint64_t transfer_ = 0;
 };
 
-TEST_F(PackingChoiceTest, ALineThatNothingIsKnownOfGetsPiecesAsTheyAre) {
+TEST_F(PackingChoiceTest, UnknownLineGetsUnpackedPieces) {
     for (int i = 0; i < 100; ++i) EXPECT_EQ(choice_.next(1, kPiece), Next::send);
 }
 
-TEST_F(PackingChoiceTest, AFastLineIsNotEvenWorthASample) {
+TEST_F(PackingChoiceTest, FastLineTakesNoSamples) {
     for (int i = 0; i < 100; ++i) {
         EXPECT_EQ(choice_.next(static_cast<std::uint64_t>(i), kPiece), Next::send);
         went(kLoopback);
     }
 }
 
-TEST_F(PackingChoiceTest, ASlowLineGetsThemPackedWhereTheyBecomeSmaller) {
+TEST_F(PackingChoiceTest, SlowLineGetsCompressiblePiecesPacked) {
     went(kGigabit);
     EXPECT_EQ(after_sample(2, 0.5), Next::pack);
     EXPECT_EQ(after_sample(2, 1.0), Next::send);
     EXPECT_EQ(after_sample(2, 0.5), Next::pack);
 }
 
-TEST_F(PackingChoiceTest, PackingThatTakesWhatItSavesIsNotDone) {
+TEST_F(PackingChoiceTest, PackingWithoutAGainIsSkipped) {
     went(kGigabit);
     EXPECT_EQ(after_sample(2, 0.75), Next::send) << "it saves two of eight";
 }
 
-TEST_F(PackingChoiceTest, PackingThatIsSlowerThanTheLineIsNotDone) {
+TEST_F(PackingChoiceTest, PackingSlowerThanTheLineIsSkipped) {
     went(kGigabit);
     EXPECT_EQ(after_sample(9, 0.01), Next::send);
 }
 
-TEST_F(PackingChoiceTest, WhatCannotBecomeSmallerIsNot) {
+TEST_F(PackingChoiceTest, IncompressibleDataIsNotPacked) {
     went(kGigabit);
     EXPECT_EQ(choice_.next(1, kPiece), Next::sample);
     choice_.packed(PackingChoice::kSampleBytes, 0, Duration(1000));
     EXPECT_EQ(choice_.next(1, kPiece), Next::send);
 }
 
-// Samples of one transfer are few, and take next to nothing of its time.
+// A transfer takes few samples, which cost almost none of its time.
 TEST_F(PackingChoiceTest, SamplesAreFew) {
     went(kGigabit);
     int samples = 0;
@@ -83,15 +83,15 @@ TEST_F(PackingChoiceTest, SamplesAreFew) {
     EXPECT_EQ(samples, 10);
 }
 
-TEST_F(PackingChoiceTest, SmallPiecesAreNotSampledWhereThatTakesLongerThanItSaves) {
+TEST_F(PackingChoiceTest, SmallPiecesAreNotSampledWithoutAGain) {
     went(kGigabit);
     EXPECT_EQ(choice_.next(1, 64u << 10), Next::send);
     EXPECT_EQ(choice_.next(1, PackingChoice::kSampleBytes), Next::send);
     EXPECT_EQ(choice_.next(2, kPiece), Next::sample);
 }
 
-// What is learned later counts more, in both directions.
-TEST_F(PackingChoiceTest, ItFollowsTheLine) {
+// Later measurements count more, in both directions.
+TEST_F(PackingChoiceTest, FollowsTheLinesSpeed) {
     went(kGigabit);
     EXPECT_EQ(after_sample(2, 0.5), Next::pack);
     for (int i = 0; i < 20; ++i) went(kLoopback);
@@ -100,9 +100,9 @@ TEST_F(PackingChoiceTest, ItFollowsTheLine) {
     EXPECT_EQ(after_sample(2, 0.5), Next::pack);
 }
 
-// A line that was slow for a while, as every new connection is, and is fast then. What is packed takes long to make:
-// the line is measured from when it is sent.
-TEST_F(PackingChoiceTest, ALineThatBecomesFastGetsPiecesAsTheyAre) {
+// A line is slow for a while, as every new connection is, and then fast. Packing takes longer than sending, so the line
+// is measured from the time of the send.
+TEST_F(PackingChoiceTest, LineThatBecomesFastGetsUnpackedPieces) {
     for (int i = 0; i < 5; ++i) went(10 * kGigabit);
     int packed = 0;
     for (int piece = 0; piece < 1000; ++piece) {
@@ -118,8 +118,8 @@ TEST_F(PackingChoiceTest, ALineThatBecomesFastGetsPiecesAsTheyAre) {
     EXPECT_LT(packed, 50);
 }
 
-// Where the line had taken everything, it is at least that fast: how much was to be sent says no more.
-TEST_F(PackingChoiceTest, ALineThatKeepsUpIsNotTakenForASlowOne) {
+// A line that had sent everything is at least that fast; the amount that waited gives no further information.
+TEST_F(PackingChoiceTest, LineThatKeepsUpIsNotTakenForSlow) {
     for (int i = 0; i < 20; ++i) went(kGigabit, kPiece, false);
     EXPECT_EQ(choice_.next(1, kPiece), Next::send);
     went(kGigabit);
@@ -128,19 +128,19 @@ TEST_F(PackingChoiceTest, ALineThatKeepsUpIsNotTakenForASlowOne) {
     EXPECT_EQ(choice_.next(2, kPiece), Next::send);
 }
 
-// Something between, as a proxy, takes a few pieces at once and lets the line seem fast.
-TEST_F(PackingChoiceTest, AFewPiecesThatWentAtOnceDoNotMakeASlowLineAFastOne) {
+// A proxy, for example, may buffer a few pieces at once, which makes the line seem fast.
+TEST_F(PackingChoiceTest, FewBufferedPiecesDoNotMakeALineFast) {
     went(10 * kGigabit);
     for (int i = 0; i < 16; ++i) went(kLoopback, kPiece, false);
     EXPECT_EQ(after_sample(2, 0.5), Next::pack);
 }
 
-TEST_F(PackingChoiceTest, LittleSaysNothing) {
+TEST_F(PackingChoiceTest, SmallSendsDoNotCount) {
     for (int i = 0; i < 20; ++i) choice_.sent(1000, true, Duration(1e9));
     EXPECT_EQ(choice_.next(1, kPiece), Next::send);
 }
 
-TEST_F(PackingChoiceTest, ItDoesAsItIsTold) {
+TEST_F(PackingChoiceTest, CompressionModeOverridesTheChoice) {
     PackingChoice never(CompressionMode::never), always(CompressionMode::always);
     for (PackingChoice* const choice : {&never, &always}) choice->sent(kPiece, true, Duration(1e9));
     EXPECT_EQ(never.next(1, kPiece), Next::send);

@@ -1,7 +1,7 @@
-// A driver whose GPU the test plays: streams with events and written values on them, which complete when the test says
+// A driver whose GPU the test plays: streams with recorded events and written values, which complete when the test says
 // so.
 //
-// Ownership: one at a time; its functions are plain pointers, so the driver is found through a static one. Threads:
+// Ownership: one instance at a time, since its functions are plain pointers that find it through a static one. Threads:
 // one.
 #pragma once
 
@@ -24,21 +24,22 @@ class FakeDriver {
 
     driver::Api api;
 
-    // All events recorded and values written on `stream` so far are complete.
+    // Completes all events recorded and values written on `stream` so far.
     void complete(CUstream stream);
-    // Only the `count` oldest of those that are not.
+    // Completes only the `count` oldest that are pending.
     void complete(CUstream stream, std::size_t count);
     [[nodiscard]] std::size_t records_on(CUstream stream) const;
     [[nodiscard]] bool alive(CUevent event) const { return events_.contains(event); }
     [[nodiscard]] std::size_t events() const { return events_.size(); }
-    // The test's own event, recorded on `stream`.
+    // A new event of the test, recorded on `stream`.
     CUevent recorded_event(CUstream stream);
 
     CUresult query_result =
-        CUDA_SUCCESS;  // of an event or stream that is complete; if it is not that, nothing is written
-    CUresult record_result = CUDA_SUCCESS;  // of every record and write
+        CUDA_SUCCESS;  // the answer for an event or stream that is complete; unless it is success, no value is written
+    CUresult record_result = CUDA_SUCCESS;  // the result of every record and write
     CUcontext current = nullptr;
-    std::function<void(CUstream)> before_query;  // of an event on that stream: the GPU goes on meanwhile
+    std::function<void(CUstream)> before_query;  // called before a query of that stream, or of an event on it, to let
+                                                 // the GPU make progress
     std::size_t stream_queries = 0, event_synchronizations = 0;
 
     static CUstream stream(std::uintptr_t number) { return reinterpret_cast<CUstream>(number << 8); }
@@ -46,10 +47,10 @@ class FakeDriver {
   private:
     struct Event {
         CUstream stream = nullptr;
-        std::size_t index = 0;  // of its record in the stream; 0: never recorded
+        std::size_t index = 0;  // its place in the stream's order; 0: never recorded
     };
     struct Write {
-        std::size_t index = 0;  // as an event's
+        std::size_t index = 0;  // its place in the stream's order
         CUdeviceptr address = 0;
         cuuint32_t value = 0;
     };

@@ -32,7 +32,8 @@ FaultyConnection::FaultyConnection(std::unique_ptr<Connection> inner, const Faul
 }
 
 FaultyConnection::~FaultyConnection() {
-    if (line_ && !line_->finish(faults_.delay + kShutdownGrace)) inner_->shutdown();  // or its thread might never end
+    // otherwise its thread might never end
+    if (line_ && !line_->finish(faults_.delay + kShutdownGrace)) inner_->shutdown();
     line_.reset();
 }
 
@@ -42,7 +43,7 @@ Status FaultyConnection::deliver(std::span<const ConstBuffer> buffers) {
     return {};
 }
 
-// `bytes` begin at `position` of the stream, the damage at `from`.
+// Flips bits in `bytes`, which begin at `position` of the stream; the damage begins at `from`.
 void FaultyConnection::damage(MutableBuffer bytes, std::uint64_t position, std::uint64_t from) const {
     const std::uint64_t end = std::min(position + bytes.size(), from + faults_.corrupt_bytes);
     for (std::uint64_t at = std::max(position, from); at < end; ++at) {
@@ -87,8 +88,8 @@ Status FaultyConnection::send(std::span<const ConstBuffer> buffers) {
     return {};
 }
 
-// A piece at most, so that what is left behind is often the greater part. A line takes everything later; cuts and
-// damage are counted in whole sends.
+// Sends one split piece at most, so that callers see partial sends. A delay line takes everything; cuts and damage
+// count whole sends.
 Result<std::size_t> FaultyConnection::send_some(std::span<const ConstBuffer> buffers) {
     if (cut_) return cut_error();
     if (line_ || faults_.cut_after_sent || faults_.corrupt_sent_at || buffers.empty()) return std::size_t{0};

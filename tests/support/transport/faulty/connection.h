@@ -1,11 +1,11 @@
-// A decorator that makes any Connection misbehave, the same way for the same seed.
+// A decorator that makes any Connection misbehave, reproducibly for a seed.
 //
-// It delays, throttles and corrupts what is sent, and cuts and splits both ways; wrap both ends for a slow line in both
-// directions. Meant for tests and benchmarks.
+// It delays, throttles and corrupts what is sent, and cuts and splits in both directions. Wrap both ends for a line
+// that is slow in both directions. For tests and benchmarks.
 //
-// Ownership: owns the connection it wraps. Threads: as Connection says; a delayed or throttled connection has a thread
-//   that delivers. `shutdown()` lets what is on the delayed line arrive first, for a bounded time. Errors: as
-//   Connection says; a cut is `closed`.
+// Ownership: owns the connection it wraps. Threads: as for Connection; a delayed or throttled connection has a thread
+// that delivers. `shutdown()` first delivers what is on the delayed line, for a bounded time. Errors: as for
+// Connection; a cut is `closed`.
 #pragma once
 
 #include <atomic>
@@ -25,11 +25,11 @@ struct Faults {
     std::chrono::microseconds delay{0};           // one way
     std::uint64_t throttle_bytes_per_second = 0;  // 0: no limit
     std::size_t split_bytes = 0;                  // sends and receives 1 to this many bytes at a time; 0: whole
-    std::optional<std::uint64_t> cut_after_sent;  // the connection dies when this many bytes have been sent
+    std::optional<std::uint64_t> cut_after_sent;  // the connection breaks after this many bytes were sent
     std::optional<std::uint64_t> cut_after_received;
-    std::optional<std::uint64_t> corrupt_sent_at;  // from this byte of the stream on a bit of each is flipped
+    std::optional<std::uint64_t> corrupt_sent_at;  // from this byte of the stream on, one bit of each byte is flipped
     std::optional<std::uint64_t> corrupt_received_at;
-    std::size_t corrupt_bytes = 1;  // so many
+    std::size_t corrupt_bytes = 1;  // how many bytes are corrupted
 };
 
 class DelayLine;
@@ -46,7 +46,7 @@ class FaultyConnection final : public Connection {
     void shutdown() noexcept override;
     [[nodiscard]] std::string peer() const override { return inner_->peer(); }
 
-    // Breaks the connection now, for both sides; what is on a delayed line is lost. From any thread.
+    // Breaks the connection now for both sides and drops what is on the delayed line. Callable from any thread.
     void cut() noexcept;
 
   private:
@@ -59,9 +59,9 @@ class FaultyConnection final : public Connection {
     std::unique_ptr<DelayLine> line_;  // where there is delay or throttling
     std::atomic<bool> cut_{false};
     std::atomic<bool> shut_down_{false};
-    std::minstd_rand send_random_;  // these two are the sending thread's
+    std::minstd_rand send_random_;  // the sending thread's, as is the next
     std::uint64_t sent_bytes_ = 0;
-    std::minstd_rand receive_random_;  // these two are the receiving thread's
+    std::minstd_rand receive_random_;  // the receiving thread's, as is the next
     std::uint64_t received_bytes_ = 0;
 };
 

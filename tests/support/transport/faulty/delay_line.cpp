@@ -66,7 +66,7 @@ void DelayLine::abandon() noexcept {
 }
 
 void DelayLine::run() {
-    (void)::prctl(PR_SET_TIMERSLACK, 1);  // the default of 50 us would be most of a small delay
+    (void)::prctl(PR_SET_TIMERSLACK, 1);  // the default slack of 50 us would dominate a small delay
     std::unique_lock lock(mutex_);
     while (!abandoned_ && !error_) {
         if (parcels_.empty()) {

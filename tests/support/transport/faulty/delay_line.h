@@ -1,7 +1,7 @@
-// A line with latency and bounded speed: what is pushed comes out at the inner connection later, in order.
+// A line with latency and bounded speed: pushed bytes reach the inner connection later, in order.
 //
-// Ownership: the inner connection outlives the line; pushed bytes are copied. Threads: one pushes, any may finish or
-//   abandon; a thread of its own delivers. Errors: those of the inner connection, reported by a later push.
+// Ownership: the inner connection outlives the line; pushed bytes are copied. Threads: one thread pushes, any may
+// finish or abandon; an own thread delivers. Errors: those of the inner connection, returned by a later push.
 #pragma once
 
 #include <chrono>
@@ -19,8 +19,8 @@ namespace gpupool::transport::faulty {
 
 class DelayLine {
   public:
-    // Of a slow line, what it takes in a twentieth of a second and is on its way: a line keeps no more than its ends
-    // do.
+    // At most this much is buffered. A slower line buffers what it carries in 50 ms plus what its delay holds: a real
+    // line buffers no more than its ends do.
     static constexpr std::size_t kMaxWaitingBytes = 8u << 20;
 
     DelayLine(Connection& inner, std::chrono::microseconds delay, std::uint64_t bytes_per_second);
@@ -28,13 +28,13 @@ class DelayLine {
     DelayLine(const DelayLine&) = delete;
     DelayLine& operator=(const DelayLine&) = delete;
 
-    // Waits while the line is full.
+    // Blocks while the line is full.
     Status push(ConstBuffer data);
 
-    // Takes nothing more; true when everything was delivered within `timeout`.
+    // Takes no more data; true when everything was delivered within `timeout`.
     bool finish(std::chrono::microseconds timeout) noexcept;
 
-    // Takes nothing more and drops what waits.
+    // Takes no more data and drops what is not delivered.
     void abandon() noexcept;
 
   private:
@@ -54,7 +54,7 @@ class DelayLine {
     std::condition_variable arrived_;
     std::condition_variable left_;
     std::deque<Parcel> parcels_;
-    std::size_t waiting_bytes_ = 0;  // those being delivered included
+    std::size_t waiting_bytes_ = 0;  // including those being delivered
     Clock::time_point line_free_at_{};
     bool finished_ = false;
     bool abandoned_ = false;

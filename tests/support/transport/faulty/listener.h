@@ -1,4 +1,5 @@
-// Wraps every connection that another listener accepts. Ownership: owns that listener. Threads, errors: its own.
+// Wraps every connection that another listener accepts. Ownership: owns that listener. Threads, errors: those of that
+// listener.
 #pragma once
 
 #include <cstdint>

@@ -25,11 +25,11 @@ class Pipe {
         return {};
     }
 
-    // What fits now.
+    // Writes what fits now.
     Result<std::size_t> write_some(ConstBuffer data) {
         const std::lock_guard lock(mutex_);
         std::size_t total = 0;
-        while (total < data.size()) {  // twice at most before it is full: the ring may wrap
+        while (total < data.size()) {  // two copies at most fill it: the ring may wrap
             const auto taken = take(data.subspan(total));
             if (!taken) return taken;
             if (*taken == 0) break;
@@ -49,7 +49,7 @@ class Pipe {
         if (reader_gone_) return Error{ErrorCode::closed, "the connection was closed"};
         if (used_ == 0) return Error{ErrorCode::closed, "the other side closed the connection"};
         std::size_t total = 0;
-        while (total < buffer.size() && used_ > 0) {  // twice at most: the ring may wrap
+        while (total < buffer.size() && used_ > 0) {  // two copies at most: the ring may wrap
             const std::size_t count = std::min({buffer.size() - total, used_, capacity_ - head_});
             std::memcpy(buffer.data() + total, ring_.get() + head_, count);
             head_ = (head_ + count) % capacity_;

@@ -1,6 +1,6 @@
-// A Connection within one process: two bounded byte queues, for tests, benchmarks and a private server.
+// A Connection within one process: two bounded byte queues, for tests and benchmarks.
 //
-// Ownership: both ends share the queues; destroying an end shuts it down. Threads, errors: as Connection says.
+// Ownership: both ends share the queues; destroying an end shuts it down. Threads, errors: as for Connection.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace gpupool::transport::inproc {
 
 inline constexpr std::size_t kDefaultBufferBytes = 256u << 10;
 
-// Two connected ends; each direction holds at most `buffer_bytes` on the way.
+// Two connected ends; each direction buffers at most `buffer_bytes`.
 std::pair<std::unique_ptr<Connection>, std::unique_ptr<Connection>> make_pair(
     std::size_t buffer_bytes = kDefaultBufferBytes);
 

@@ -26,7 +26,7 @@ Result<std::unique_ptr<Connection>> Backlog::accept() {
 void Backlog::shutdown() noexcept {
     const std::lock_guard lock(mutex_);
     shut_down_ = true;
-    waiting_.clear();  // each one's destructor tells its other end
+    waiting_.clear();  // each destructor notifies the other end
     changed_.notify_all();
 }
 

@@ -1,7 +1,7 @@
 // Accepts connections of inproc::connect().
 //
-// Ownership: connectors share the listener's queue, so a listener may go away before them. Threads: one accepts, any
-//   may connect or shut down. Errors: as Listener says.
+// Ownership: connectors share the listener's queue, so a listener may be destroyed before them. Threads: one accepts,
+// any may connect or shut down. Errors: as for Listener.
 #pragma once
 
 #include <condition_variable>

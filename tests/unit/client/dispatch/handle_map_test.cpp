@@ -1,4 +1,4 @@
-// What is known of handles, asked for by threads that remember what they found.
+// Handle maps, read by threads that cache what they found.
 #include "client/core/dispatch/handle_map.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ CUevent handle(std::uint64_t number) {
     return reinterpret_cast<CUevent>(number << 4);
 }
 
-TEST(HandleMap, FindsWhatThereIsNow) {
+TEST(HandleMap, FindsCurrentEntries) {
     Numbers map, other;
     int value = -1;
     EXPECT_FALSE(map.find(handle(1), value));
@@ -34,15 +34,15 @@ TEST(HandleMap, FindsWhatThereIsNow) {
             }
         }
     }
-    EXPECT_FALSE(other.find(handle(19), value)) << "another map's";
+    EXPECT_FALSE(other.find(handle(19), value)) << "it belongs to another map";
     EXPECT_TRUE(map.find(handle(19), value));
     EXPECT_TRUE(map.remove(handle(19)));
-    EXPECT_FALSE(map.find(handle(19), value)) << "no longer there";
+    EXPECT_FALSE(map.find(handle(19), value)) << "it was removed";
     EXPECT_FALSE(map.remove(handle(19)));
     EXPECT_TRUE(map.find(handle(18), value));
 }
 
-// What was removed before a thread asks is not found by it, whatever it remembers.
+// A removed handle is not found by a later lookup, whatever the thread has cached.
 TEST(HandleMap, IsTheSameForAllThreads) {
     client::HandleMap<CUevent, std::shared_ptr<int>> map;
     std::atomic<std::uint64_t> removed{0};

@@ -1,4 +1,4 @@
-// The application's host functions: one at a time, in the order in which their turn comes.
+// The application's host functions run one at a time, in the order in which the worker reports them due.
 #include "client/core/dispatch/host_functions.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 using client::HostFunctions;
 
-// Never destroyed: the thread that runs the functions lives as long as the process.
+// Never destroyed, because the thread that runs the functions lives as long as the process.
 struct Fixture {
     HostFunctions functions;
     std::mutex mutex;
@@ -40,9 +40,9 @@ struct Fixture {
     }
 };
 
-TEST(HostFunctionsOfTheClient, RunInTheOrderOfTheirTurns) {
+TEST(HostFunctionsOfTheClient, RunInTheOrderInWhichTheyAreDue) {
     Fixture& f = Fixture::fresh();
-    std::vector<int> order;  // of the one thread that runs them
+    std::vector<int> order;  // accessed only by the thread that runs the functions
     const auto first = f.functions.submit([&](CUresult) { order.push_back(1); });
     const auto second = f.functions.submit([&](CUresult) { order.push_back(2); });
     f.functions.due(second, CUDA_SUCCESS);
@@ -52,7 +52,7 @@ TEST(HostFunctionsOfTheClient, RunInTheOrderOfTheirTurns) {
     EXPECT_EQ(f.done, (std::vector{second, first}));
 }
 
-TEST(HostFunctionsOfTheClient, GetTheStatusAndMayNotCallCuda) {
+TEST(HostFunctionsOfTheClient, ReceiveTheStatusAndMayNotCallCuda) {
     Fixture& f = Fixture::fresh();
     CUresult status = CUDA_SUCCESS;
     bool marked = false;
@@ -64,7 +64,7 @@ TEST(HostFunctionsOfTheClient, GetTheStatusAndMayNotCallCuda) {
     ASSERT_TRUE(f.wait_for(1));
     EXPECT_EQ(status, CUDA_ERROR_LAUNCH_FAILED);
     EXPECT_TRUE(marked);
-    EXPECT_FALSE(client::this_thread().in_host_function) << "only the functions' thread is";
+    EXPECT_FALSE(client::this_thread().in_host_function) << "only the functions' thread is in a host function";
 }
 
 TEST(HostFunctionsOfTheClient, ArePendingUntilTheyHaveRun) {
@@ -82,20 +82,20 @@ TEST(HostFunctionsOfTheClient, ArePendingUntilTheyHaveRun) {
     while (!inside) {
         std::this_thread::yield();
     }
-    EXPECT_TRUE(f.functions.any_pending()) << "it runs";
+    EXPECT_TRUE(f.functions.any_pending()) << "it is running";
     go = true;
     ASSERT_TRUE(f.wait_for(1));
     f.functions.cancel(second);
-    EXPECT_TRUE(f.functions.due(second, CUDA_SUCCESS)) << "cancelled: nothing";
-    EXPECT_FALSE(f.functions.due(12345, CUDA_SUCCESS)) << "a server that makes up tickets";
+    EXPECT_TRUE(f.functions.due(second, CUDA_SUCCESS)) << "a cancelled ticket is ignored";
+    EXPECT_FALSE(f.functions.due(12345, CUDA_SUCCESS)) << "an invented ticket";
     EXPECT_TRUE(f.functions.due(other, CUDA_SUCCESS));
     ASSERT_TRUE(f.wait_for(2));
     EXPECT_EQ(f.done, (std::vector{first, other}));
     EXPECT_FALSE(f.functions.any_pending());
 }
 
-// A server that makes up tickets, or says the same thing again and again, while a function runs.
-TEST(HostFunctionsOfTheClient, NothingQueuesWithoutBound) {
+// A hostile server invents tickets, and repeats notices while a function runs.
+TEST(HostFunctionsOfTheClient, QueueIsBounded) {
     Fixture& f = Fixture::fresh();
     std::atomic<bool> go{false}, inside{false};
     std::atomic<int> runs{0};
@@ -111,9 +111,9 @@ TEST(HostFunctionsOfTheClient, NothingQueuesWithoutBound) {
         std::this_thread::yield();
     }
     for (std::uint64_t i = 0; i < 1000; ++i) {
-        f.functions.due(first, CUDA_SUCCESS);     // it runs
-        f.functions.due(second, CUDA_SUCCESS);    // once, and again
-        f.functions.due(1000 + i, CUDA_SUCCESS);  // none
+        f.functions.due(first, CUDA_SUCCESS);     // already running
+        f.functions.due(second, CUDA_SUCCESS);    // due once, then repeated
+        f.functions.due(1000 + i, CUDA_SUCCESS);  // an unknown ticket
     }
     EXPECT_EQ(f.functions.waiting(), 1u);
     go = true;
@@ -123,7 +123,7 @@ TEST(HostFunctionsOfTheClient, NothingQueuesWithoutBound) {
     EXPECT_EQ(f.done, (std::vector{first, second}));
 }
 
-TEST(HostFunctionsOfTheClient, OfGraphsAreBounded) {
+TEST(HostFunctionsOfTheClient, GraphFunctionsAreBounded) {
     Fixture& f = Fixture::fresh();
     std::atomic<bool> go{false};
     const auto wait = [&](CUresult) {
@@ -136,11 +136,11 @@ TEST(HostFunctionsOfTheClient, OfGraphsAreBounded) {
         ASSERT_TRUE(f.functions.run_when_due(kFirst + i, wait)) << i;
     }
     EXPECT_FALSE(f.functions.run_when_due(kFirst + kMax, wait)) << "one too many";
-    EXPECT_FALSE(f.functions.run_when_due(kFirst, wait)) << "under way";
+    EXPECT_FALSE(f.functions.run_when_due(kFirst, wait)) << "this ticket is in use";
     go = true;
     ASSERT_TRUE(f.wait_for(static_cast<int>(kMax)));
     EXPECT_TRUE(f.functions.run_when_due(kFirst + kMax, wait)) << "there is room again";
-    ASSERT_TRUE(f.wait_for(static_cast<int>(kMax) + 1));  // it uses what ends here
+    ASSERT_TRUE(f.wait_for(static_cast<int>(kMax) + 1));  // the functions use this scope's variables
 }
 
 TEST(HostFunctionsOfTheClient, EndWithTheSession) {

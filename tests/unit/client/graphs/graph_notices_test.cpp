@@ -1,4 +1,4 @@
-// A hostile server's notices about graphs: it gets what was named, once at a time, and nothing grows without end.
+// A hostile server's notices about graphs: it can use only what was named, once at a time, and every queue is bounded.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -17,7 +17,7 @@ using codec::GraphFunctionNotice;
 using codec::kTransferOfWorker;
 using codec::NoticeType;
 
-// One that runs host functions.
+// A server whose session runs host functions.
 Server& fresh_server() {
     Server& server = Server::fresh();
     server.session->host_functions.start([](std::uint64_t) {});
@@ -28,7 +28,7 @@ GraphCopyNotice one_row(std::uint64_t transfer, std::uint64_t memory, std::uint6
     return {kTransferOfWorker | transfer, memory, 0, 0, 0, bytes, 1, bytes, 1, 1};
 }
 
-TEST(GraphNotices, MemoryThatIsWrittenIsWrittenUnderItsNameOnly) {
+TEST(GraphNotices, MemoryIsWrittenOnlyUnderItsName) {
     Server& f = fresh_server();
     std::array<std::byte, 64> read{}, written{};
     auto& hosts = f.session->graph_hosts;
@@ -57,7 +57,7 @@ TEST(GraphNotices, MemoryThatIsWrittenIsWrittenUnderItsNameOnly) {
     }
 }
 
-TEST(GraphNotices, ATransferUnderWayIsNotBegunAgain) {
+TEST(GraphNotices, TransferInProgressIsNotRestarted) {
     Server& f = fresh_server();
     std::array<std::byte, 64> memory{};
     auto& hosts = f.session->graph_hosts;
@@ -68,9 +68,11 @@ TEST(GraphNotices, ATransferUnderWayIsNotBegunAgain) {
     EXPECT_EQ(transfers.place(kTransferOfWorker | 1, 0, 64).data(), memory.data());
     transfers.landed(kTransferOfWorker | 1, 64);
     f.send(notice(NoticeType::graph_download, one_row(1, half, 32)));
-    EXPECT_EQ(transfers.place(kTransferOfWorker | 1, 0, 32).data(), memory.data() + 32) << "the first is over";
+    EXPECT_EQ(transfers.place(kTransferOfWorker | 1, 0, 32).data(), memory.data() + 32)
+        << "the first transfer is complete";
     f.send(notice(NoticeType::graph_download, one_row(1, whole, 64)));
-    EXPECT_EQ(transfers.place(kTransferOfWorker | 1, 0, 32).data(), memory.data() + 32) << "the second is not";
+    EXPECT_EQ(transfers.place(kTransferOfWorker | 1, 0, 32).data(), memory.data() + 32)
+        << "the second transfer is not complete";
     EXPECT_TRUE(f.session->lost());
 }
 
@@ -78,7 +80,7 @@ TEST(GraphNotices, TransfersAreBoundedInBytes) {
     Server& f = fresh_server();
     auto& transfers = f.session->transfers;
     constexpr std::uint64_t kHalf = codec::kMaxGraphCopyBytes / 2;
-    std::byte* const place = reinterpret_cast<std::byte*>(0x10000);  // never touched here
+    std::byte* const place = reinterpret_cast<std::byte*>(0x10000);  // never accessed in this test
     EXPECT_FALSE(transfers.takes_named(kTransferOfWorker | 1, codec::kMaxGraphCopyBytes + 1));
     EXPECT_FALSE(transfers.takes_named(kTransferOfWorker | 1, ~0ull));
     transfers.begin_named_download(kTransferOfWorker | 1, kHalf, place, {});
@@ -103,7 +105,7 @@ TEST(GraphNotices, TransfersAreBoundedInNumber) {
     EXPECT_TRUE(f.session->transfers.place(kTransferOfWorker | Transfers::kMaxNamedTransfers, 0, 8).empty());
 }
 
-TEST(GraphNotices, FunctionsRunByTheirNameAndTheirTicketsOnce) {
+TEST(GraphNotices, FunctionsRunByNameAndOncePerTicket) {
     Server& f = fresh_server();
     struct Counter {
         std::atomic<int> runs{0};
@@ -127,7 +129,7 @@ TEST(GraphNotices, FunctionsRunByTheirNameAndTheirTicketsOnce) {
     }
     std::this_thread::sleep_for(20ms);
     EXPECT_EQ(counter.runs, 2);
-    // Over, so the name of the turn may come again.
+    // The function has returned, so the ticket may be used again.
     f.send(notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 2, name}));
     while (functions.any_pending()) {
         std::this_thread::yield();
@@ -136,7 +138,7 @@ TEST(GraphNotices, FunctionsRunByTheirNameAndTheirTicketsOnce) {
     EXPECT_FALSE(f.session->lost());
 }
 
-TEST(GraphNotices, WhatNoGraphHasEndsTheSession) {
+TEST(GraphNotices, InvalidNamesAndTicketsEndTheSession) {
     static std::atomic<bool> go{false};
     static std::atomic<int> runs{0};
     const auto wait = [](void*) {
@@ -156,21 +158,21 @@ TEST(GraphNotices, WhatNoGraphHasEndsTheSession) {
         EXPECT_TRUE(f.session->lost());
     };
     expect_lost([](Server& f, std::uint64_t name) {
-        f.send(notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 2, name}));  // again
+        // the ticket is still in use
+        f.send(notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 2, name}));
     });
     expect_lost([](Server& f, std::uint64_t name) {
         f.send(notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 3, name + 1}));
     });
     expect_lost([](Server& f, std::uint64_t name) {
-        f.send(
-            notice(NoticeType::graph_function, GraphFunctionNotice{4, name}));  // a ticket that is the client's to give
+        f.send(notice(NoticeType::graph_function, GraphFunctionNotice{4, name}));  // a ticket from the client's range
     });
     expect_lost([](Server& f, std::uint64_t) {
         f.send(notice(NoticeType::host_function, codec::HostFunctionNotice{kTransferOfWorker | 2, 0, 0}));
     });
     go = true;
     std::this_thread::sleep_for(50ms);
-    EXPECT_LE(runs, 4) << "the one that each session had begun";
+    EXPECT_LE(runs, 4) << "only the function that each session had started";
 }
 
 }  // namespace

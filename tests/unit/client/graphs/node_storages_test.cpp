@@ -1,4 +1,4 @@
-// What a graph node's parameters point to stays as long as the node, and no longer.
+// The memory that a graph node's parameters point to lives exactly as long as the node.
 #include "client/core/graphs/node_storages.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ NodeStorage of_bytes(std::size_t bytes) {
     return {std::vector<unsigned char>(bytes, 7), {}, {}};
 }
 
-TEST(NodeStorages, GoWithTheirNodeOrItsGraph) {
+TEST(NodeStorages, EndWithTheirNodeOrItsGraph) {
     NodeStorages storages;
     for (std::uintptr_t i = 1; i <= 10; ++i) {
         storages.put(node(i), graph(i % 2 + 1), of_bytes(100));
@@ -33,14 +33,14 @@ TEST(NodeStorages, GoWithTheirNodeOrItsGraph) {
     EXPECT_EQ(storages.size(), 0u);
 }
 
-TEST(NodeStorages, OneOfANodeTakesThePlaceOfTheOther) {
+TEST(NodeStorages, NewStorageReplacesTheNodesOldOne) {
     NodeStorages storages;
     storages.put(node(1), nullptr, of_bytes(10));
     storages.put(node(1), nullptr, of_bytes(20));
     EXPECT_EQ(storages.size(), 1u);
 }
 
-TEST(NodeStorages, OfNodesWhoseGraphIsNotKnownTheLatestStay) {
+TEST(NodeStorages, LatestStoragesOfUnknownGraphsAreKept) {
     constexpr std::size_t kEach = 1u << 20;
     constexpr std::uintptr_t kMax = NodeStorages::kMaxUnplacedBytes / kEach;
     NodeStorages storages;
@@ -55,7 +55,7 @@ TEST(NodeStorages, OfNodesWhoseGraphIsNotKnownTheLatestStay) {
     EXPECT_GT(storages.size(), kMax / 2);
     storages.remove(graph(1));
     storages.put(node(9999), nullptr, of_bytes(NodeStorages::kMaxUnplacedBytes));
-    EXPECT_EQ(storages.size(), 1u) << "the latest stays, whatever it takes";
+    EXPECT_EQ(storages.size(), 1u) << "the latest is kept, whatever its size";
 }
 
 }  // namespace

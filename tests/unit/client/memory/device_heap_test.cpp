@@ -1,4 +1,5 @@
-// The device heap against a naive model: random allocations and frees, with a server that sometimes has no memory.
+// Compares the device heap with a naive model: random allocations and frees, with a server that sometimes has no
+// memory.
 #include "client/core/memory/device_heap.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +53,7 @@ class DeviceHeapTest : public testing::Test {
         committed[address] = bytes;
         return CUDA_SUCCESS;
     }
-    // The server comes to what it was asked for beforehand.
+    // The server commits the slabs that were requested in advance.
     void prepare() {
         for (const auto& [address, bytes] : std::exchange(preparing, {})) {
             EXPECT_TRUE(heap.prepared(address, commit(address, bytes)));
@@ -71,7 +72,7 @@ class DeviceHeapTest : public testing::Test {
         return total;
     }
 
-    // A block lies within one slab and touches no other block.
+    // A block lies within one slab and overlaps no other block.
     void check_block(std::uint64_t address, std::uint64_t bytes) {
         ASSERT_EQ(address % DeviceHeap::kAlignment, 0u);
         auto slab = committed.upper_bound(address);
@@ -85,7 +86,7 @@ class DeviceHeapTest : public testing::Test {
     }
 
     std::uint64_t server_bytes = 1024 * kMiB;
-    std::function<void()> during_commit;  // once
+    std::function<void()> during_commit;  // called once
     std::map<std::uint64_t, std::uint64_t> committed, blocks;
     std::vector<std::pair<std::uint64_t, std::uint64_t>> preparing;  // address, bytes
     int commits = 0, releases = 0;
@@ -104,7 +105,7 @@ TEST_F(DeviceHeapTest, RandomOperationsAgreeWithANaiveModel) {
         }
         if (blocks.empty() || random() % 100 < 52) {
             const std::uint64_t exponent = random() % 24;
-            // Some are large, and mostly of the same size, so that there is a spare slab now and then.
+            // Some blocks are large and mostly of the same size, so that spare slabs occur.
             const std::uint64_t bytes =
                 random() % 16 == 0 ? (8 + random() % 8 / 7 * 2) * kMiB : 1 + random() % (std::uint64_t{1} << exponent);
             std::uint64_t address = 0;
@@ -128,21 +129,21 @@ TEST_F(DeviceHeapTest, RandomOperationsAgreeWithANaiveModel) {
         heap.free(address);
     }
     prepare();
-    EXPECT_LE(committed.size(), 2u) << "but for one empty slab and a spare one everything went back";
+    EXPECT_LE(committed.size(), 2u) << "at most one empty slab and a spare one are kept";
     EXPECT_EQ(heap.free_bytes(), committed_bytes());
     heap.clear();
     EXPECT_TRUE(committed.empty());
-    // All of the window is free again, and in one piece.
+    // The whole window is free again, in one piece.
     EXPECT_EQ(window.allocate(4096 * kMiB), kBase);
 }
 
-TEST_F(DeviceHeapTest, SmallBlocksAreAnsweredFromWhatIsCommitted) {
+TEST_F(DeviceHeapTest, SmallBlocksComeFromCommittedSlabs) {
     std::uint64_t address = 0;
     for (int i = 0; i < 1000; ++i) {
         ASSERT_EQ(heap.allocate(1024, address), CUDA_SUCCESS);
     }
     EXPECT_EQ(commits, 1);
-    for (int i = 0; i < 100; ++i) {  // a block of the same size finds the place that was just freed
+    for (int i = 0; i < 100; ++i) {  // a block of the same size reuses the place that was just freed
         heap.free(address);
         const std::uint64_t before = address;
         ASSERT_EQ(heap.allocate(1024, address), CUDA_SUCCESS);
@@ -152,7 +153,7 @@ TEST_F(DeviceHeapTest, SmallBlocksAreAnsweredFromWhatIsCommitted) {
     EXPECT_EQ(releases, 0);
 }
 
-TEST_F(DeviceHeapTest, SlabsGrowWithWhatIsInUse) {
+TEST_F(DeviceHeapTest, SlabsGrowWithTheMemoryInUse) {
     std::uint64_t address = 0;
     std::uint64_t used = 0;
     for (int i = 0; i < 1000; ++i) {
@@ -163,14 +164,14 @@ TEST_F(DeviceHeapTest, SlabsGrowWithWhatIsInUse) {
     EXPECT_LE(commits, 5 + 500 / 32);
 }
 
-TEST_F(DeviceHeapTest, OfTwoEmptySlabsTheLargerStays) {
+TEST_F(DeviceHeapTest, LargerOfTwoEmptySlabsIsKept) {
     std::uint64_t small = 0, large = 0;
     ASSERT_EQ(heap.allocate(kMiB, small), CUDA_SUCCESS);
     ASSERT_EQ(heap.allocate(6 * kMiB, large), CUDA_SUCCESS);
     heap.free(small);
     heap.free(large);
     EXPECT_EQ(committed_bytes(), 6 * kMiB);
-    for (int i = 0; i < 10; ++i) {  // in turn, without the server
+    for (int i = 0; i < 10; ++i) {  // alternately, without asking the server
         ASSERT_EQ(heap.allocate(5 * kMiB, large), CUDA_SUCCESS);
         heap.free(large);
     }
@@ -178,7 +179,7 @@ TEST_F(DeviceHeapTest, OfTwoEmptySlabsTheLargerStays) {
     EXPECT_EQ(releases, 1);
 }
 
-TEST_F(DeviceHeapTest, AnEmptySlabGoesWhenMemoryIsShort) {
+TEST_F(DeviceHeapTest, EmptySlabIsReleasedWhenMemoryIsShort) {
     server_bytes = 64 * kMiB;
     std::uint64_t address = 0;
     ASSERT_EQ(heap.allocate(kMiB, address), CUDA_SUCCESS);
@@ -189,7 +190,7 @@ TEST_F(DeviceHeapTest, AnEmptySlabGoesWhenMemoryIsShort) {
     heap.free(address);
 }
 
-TEST_F(DeviceHeapTest, WhereThereIsNoMoreALargeBlockLiesAmongSmallOnes) {
+TEST_F(DeviceHeapTest, LargeBlockUsesASharedSlabWhenMemoryIsShort) {
     server_bytes = 64 * kMiB;
     std::vector<std::uint64_t> small;
     std::uint64_t address = 0;
@@ -204,21 +205,21 @@ TEST_F(DeviceHeapTest, WhereThereIsNoMoreALargeBlockLiesAmongSmallOnes) {
     heap.trim();
     server_bytes = committed_bytes();
     ASSERT_GE(heap.free_bytes(), 8 * kMiB);
-    ASSERT_EQ(heap.allocate(8 * kMiB, address), CUDA_SUCCESS) << "it was said to be free";
+    ASSERT_EQ(heap.allocate(8 * kMiB, address), CUDA_SUCCESS) << "that memory was reported as free";
     check_block(address, 8 * kMiB);
     const std::uint64_t before = heap.free_bytes();
     heap.free(address);
     EXPECT_EQ(heap.free_bytes(), before + 8 * kMiB);
 }
 
-// Blocks of mixed sizes that come and go, as a framework's do: what is committed stays near what was needed at most.
+// Blocks of mixed sizes come and go, as a framework's do. The committed memory stays near the peak demand.
 TEST_F(DeviceHeapTest, FragmentationIsBounded) {
     server_bytes = 4096 * kMiB;
     std::mt19937 random(11);
     std::uint64_t used = 0, most = 0;
     std::vector<std::pair<std::uint64_t, std::uint64_t>> held;
     for (int step = 0; step < 100'000; ++step) {
-        // In waves: much is needed, then little.
+        // In waves of high and low demand.
         const bool grow = used < (step / 5000 % 2 == 0 ? 600 : 100) * kMiB;
         if (held.empty() || (grow ? random() % 100 < 70 : random() % 100 < 30)) {
             const std::uint64_t bytes = 512 + random() % (std::uint64_t{1} << (10 + random() % 14));
@@ -237,7 +238,7 @@ TEST_F(DeviceHeapTest, FragmentationIsBounded) {
     }
 }
 
-TEST_F(DeviceHeapTest, LargeBlocksGoBackAtOnce) {
+TEST_F(DeviceHeapTest, LargeBlocksAreReturnedAtOnce) {
     std::uint64_t address = 0;
     ASSERT_EQ(heap.allocate(100 * kMiB + 1, address), CUDA_SUCCESS);
     EXPECT_EQ(committed.at(address), 102 * kMiB);
@@ -248,13 +249,13 @@ TEST_F(DeviceHeapTest, LargeBlocksGoBackAtOnce) {
 
 // ---- a spare slab
 
-TEST_F(DeviceHeapTest, WhereSizesComeInTheSameOrderAgainTheNextIsThereAlready) {
+TEST_F(DeviceHeapTest, RepeatedSizesGetAPreparedSlab) {
     server_bytes = 4096 * kMiB;
     const std::uint64_t layer[] = {16 * kMiB, 16 * kMiB, 44 * kMiB, 20 * kMiB};
     for (const std::uint64_t bytes : layer) {
         allocate(bytes);
     }
-    EXPECT_TRUE(preparing.empty()) << "nothing has repeated itself";
+    EXPECT_TRUE(preparing.empty()) << "no pattern has repeated yet";
     int asked = 0;
     for (int i = 0; i < 10; ++i) {
         for (const std::uint64_t bytes : layer) {
@@ -264,33 +265,33 @@ TEST_F(DeviceHeapTest, WhereSizesComeInTheSameOrderAgainTheNextIsThereAlready) {
             prepare();
         }
     }
-    EXPECT_EQ(asked, 2) << "until it is clear that the layer comes again";
+    EXPECT_EQ(asked, 2) << "commits are waited for only until the pattern is known";
     const int before = commits;
     for (int i = 0; i < 12; ++i) {
         allocate(16 * kMiB);
         prepare();
     }
-    EXPECT_EQ(commits - before, 12 + 1) << "each was committed once, and one is spare";
+    EXPECT_EQ(commits - before, 12 + 1) << "one commit for each block, and one for the spare slab";
     EXPECT_EQ(heap.free_bytes(), 16 * kMiB);
 }
 
-TEST_F(DeviceHeapTest, ASpareSlabIsNotWaitedFor) {
+TEST_F(DeviceHeapTest, AllocationDoesNotWaitForASpareSlab) {
     std::set<std::uint64_t> blocks_of_it;
     for (int i = 0; i < 5; ++i) {
         blocks_of_it.insert(allocate(16 * kMiB));
     }
     EXPECT_EQ(commits, 5);
-    ASSERT_EQ(preparing.size(), 1u) << "one at a time";
+    ASSERT_EQ(preparing.size(), 1u) << "only one slab is prepared at a time";
     EXPECT_FALSE(blocks_of_it.contains(preparing[0].first));
-    EXPECT_EQ(heap.free_bytes(), 0u) << "it is not there yet";
+    EXPECT_EQ(heap.free_bytes(), 0u) << "the slab is not committed yet";
     prepare();
     EXPECT_EQ(heap.free_bytes(), 16 * kMiB);
-    EXPECT_FALSE(heap.prepared(kBase, CUDA_SUCCESS)) << "nobody asked for that";
+    EXPECT_FALSE(heap.prepared(kBase, CUDA_SUCCESS)) << "no slab was requested there";
     allocate(16 * kMiB);
     EXPECT_EQ(commits, 6);
 }
 
-TEST_F(DeviceHeapTest, ASpareSlabGoesWhenMemoryIsShort) {
+TEST_F(DeviceHeapTest, SpareSlabIsReleasedWhenMemoryIsShort) {
     server_bytes = 80 * kMiB;
     for (int i = 0; i < 3; ++i) {
         allocate(16 * kMiB);
@@ -298,11 +299,11 @@ TEST_F(DeviceHeapTest, ASpareSlabGoesWhenMemoryIsShort) {
     prepare();
     EXPECT_EQ(committed_bytes(), 64 * kMiB);
     allocate(32 * kMiB);
-    EXPECT_EQ(committed_bytes(), 80 * kMiB) << "all that there is";
+    EXPECT_EQ(committed_bytes(), 80 * kMiB) << "all of the server's memory";
     EXPECT_EQ(heap.free_bytes(), 0u);
 }
 
-TEST_F(DeviceHeapTest, WhereThereIsNoneToSpareNobodyNotices) {
+TEST_F(DeviceHeapTest, FailureToPrepareASpareSlabIsIgnored) {
     server_bytes = 48 * kMiB;
     for (int i = 0; i < 3; ++i) {
         allocate(16 * kMiB);
@@ -314,7 +315,7 @@ TEST_F(DeviceHeapTest, WhereThereIsNoneToSpareNobodyNotices) {
     EXPECT_TRUE(preparing.empty());
 }
 
-TEST_F(DeviceHeapTest, TrimGivesASpareSlabBack) {
+TEST_F(DeviceHeapTest, TrimReleasesASpareSlab) {
     for (int i = 0; i < 3; ++i) {
         allocate(16 * kMiB);
     }
@@ -324,14 +325,14 @@ TEST_F(DeviceHeapTest, TrimGivesASpareSlabBack) {
     EXPECT_FALSE(heap.trim());
 }
 
-TEST_F(DeviceHeapTest, VeryLargeSlabsAreNotKeptSpare) {
+TEST_F(DeviceHeapTest, VeryLargeSlabsAreNotPrepared) {
     for (int i = 0; i < 5; ++i) {
         allocate(DeviceHeap::kMaxSpareBytes + 2 * kMiB);
     }
     EXPECT_TRUE(preparing.empty());
 }
 
-TEST_F(DeviceHeapTest, ASmallServerGetsASmallSlab) {
+TEST_F(DeviceHeapTest, SlabIsSmallWhenTheServersMemoryIs) {
     server_bytes = 4 * kMiB;
     std::uint64_t address = 0;
     EXPECT_EQ(heap.allocate(kMiB, address), CUDA_SUCCESS);
@@ -341,8 +342,8 @@ TEST_F(DeviceHeapTest, ASmallServerGetsASmallSlab) {
     EXPECT_EQ(heap.allocate(std::uint64_t{1} << 50, address), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-// The commits are answered by calls of this thread, so that one which waits for the other never ends.
-TEST_F(DeviceHeapTest, WhoFindsRoomDoesNotWaitForWhoDoesNot) {
+// The nested calls run inside a commit on this thread, so a wait for that commit would hang.
+TEST_F(DeviceHeapTest, AllocationWithRoomDoesNotWaitForACommit) {
     std::uint64_t small = 0, other = 0, large = 0;
     ASSERT_EQ(heap.allocate(4096, small), CUDA_SUCCESS);
     during_commit = [&] {
@@ -362,12 +363,12 @@ TEST_F(DeviceHeapTest, WhoFindsRoomDoesNotWaitForWhoDoesNot) {
     EXPECT_NE(another, 0u);
 }
 
-TEST_F(DeviceHeapTest, TwoThreadsDoNotAskForTwoSlabs) {
+TEST_F(DeviceHeapTest, TwoThreadsShareOneCommit) {
     std::uint64_t first = 0, second = 0;
     std::thread other;
     during_commit = [&] {
         other = std::thread([&] { EXPECT_EQ(heap.allocate(4096, second), CUDA_SUCCESS); });
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time for it to go wrong
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time for a second request, if there is a bug
     };
     ASSERT_EQ(heap.allocate(4096, first), CUDA_SUCCESS);
     other.join();
@@ -375,7 +376,7 @@ TEST_F(DeviceHeapTest, TwoThreadsDoNotAskForTwoSlabs) {
     EXPECT_NE(first, second);
 }
 
-TEST_F(DeviceHeapTest, WhatIsCommittedForAContextThatEndedMeanwhileGoesBack) {
+TEST_F(DeviceHeapTest, CommitForAContextThatEndedIsReturned) {
     std::uint64_t address = 0;
     during_commit = [&] { heap.clear(); };
     EXPECT_EQ(heap.allocate(64 * kMiB, address), CUDA_ERROR_CONTEXT_IS_DESTROYED);
@@ -386,7 +387,7 @@ TEST_F(DeviceHeapTest, WhatIsCommittedForAContextThatEndedMeanwhileGoesBack) {
     EXPECT_EQ(heap.allocate(4096, address), CUDA_SUCCESS) << "the next one has memory";
 }
 
-TEST_F(DeviceHeapTest, WhatIsNotABlockIsNotFreed) {
+TEST_F(DeviceHeapTest, FreeOfANonBlockIsRefused) {
     std::uint64_t address = 0;
     ASSERT_EQ(heap.allocate(4096, address), CUDA_SUCCESS);
     const std::uint64_t free_bytes = heap.free_bytes();

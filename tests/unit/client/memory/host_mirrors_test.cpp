@@ -14,7 +14,7 @@ using Records = std::vector<std::vector<std::byte>>;
 
 class HostMirrorsTest : public testing::Test {
   protected:
-    static constexpr std::size_t kWords = 600'000;  // more than one part of a comparison
+    static constexpr std::size_t kWords = 600'000;  // more than one portion of a comparison
     static constexpr std::uint64_t kDeviceBase = 0x300000000000;
     static std::uint64_t address(const void* place) { return reinterpret_cast<std::uint64_t>(place); }
 
@@ -30,7 +30,7 @@ class HostMirrorsTest : public testing::Test {
         });
         return records;
     }
-    // A server that says the word at `index` has become `value`.
+    // The server's record that the word at `index` has changed to `value`.
     std::vector<std::byte> change(std::size_t index, std::uint32_t value) const {
         std::vector<std::uint32_t> other(kWords);
         std::vector<std::byte> baseline(kWords * sizeof(std::uint32_t)), found;
@@ -45,7 +45,7 @@ class HostMirrorsTest : public testing::Test {
     HostMirrors mirrors_;
 };
 
-TEST_F(HostMirrorsTest, WhatTheProgramWroteIsPublishedOnce) {
+TEST_F(HostMirrorsTest, ProgramsChangesArePublishedOnce) {
     EXPECT_TRUE(published().empty());
     words_[0] = 1;
     words_[kWords - 1] = 2;
@@ -53,7 +53,7 @@ TEST_F(HostMirrorsTest, WhatTheProgramWroteIsPublishedOnce) {
     EXPECT_TRUE(published().empty());
 }
 
-TEST_F(HostMirrorsTest, WhatTheServerHasItselfIsNeverCompared) {
+TEST_F(HostMirrorsTest, SharedMemoryIsNeverCompared) {
     std::vector<std::uint32_t> shared(1000);
     const std::uint64_t base = address(shared.data());
     mirrors_.add_shared(base, shared.size() * sizeof(std::uint32_t));
@@ -63,7 +63,7 @@ TEST_F(HostMirrorsTest, WhatTheServerHasItselfIsNeverCompared) {
     shared[3] = 5;
     EXPECT_TRUE(published().empty());
     words_[3] = 5;
-    EXPECT_EQ(published().size(), 1u) << "the other one still is";
+    EXPECT_EQ(published().size(), 1u) << "the other mirror is still compared";
     mirrors_.remove(address(words_.data()));
     EXPECT_FALSE(mirrors_.any()) << "nothing is left to compare";
     EXPECT_EQ(mirrors_.device_address(base), base);
@@ -71,13 +71,13 @@ TEST_F(HostMirrorsTest, WhatTheServerHasItselfIsNeverCompared) {
     EXPECT_EQ(mirrors_.device_address(base), 0u);
 }
 
-TEST_F(HostMirrorsTest, WhatTheGpuWroteIsTheProgramsAndNotPublishedBack) {
+TEST_F(HostMirrorsTest, GpusChangesAreAppliedAndNotPublishedBack) {
     EXPECT_TRUE(mirrors_.apply(change(300'000, 7)));
     EXPECT_EQ(words_[300'000], 7u);
     EXPECT_TRUE(published().empty());
 }
 
-TEST_F(HostMirrorsTest, NothingOfOtherMemoryIsTakenFromTheServer) {
+TEST_F(HostMirrorsTest, ChangesOutsideOfMirrorsAreRefused) {
     std::vector<std::byte> record = change(5, 7);
     codec::ChangeHeader header{};
     std::memcpy(&header, record.data(), sizeof header);
@@ -93,7 +93,7 @@ TEST_F(HostMirrorsTest, NothingOfOtherMemoryIsTakenFromTheServer) {
     EXPECT_FALSE(mirrors_.any());
 }
 
-TEST_F(HostMirrorsTest, AFailedSendEndsThePublishing) {
+TEST_F(HostMirrorsTest, FailedSendEndsPublishing) {
     words_[0] = words_[kWords - 1] = 1;
     int sent = 0;
     EXPECT_EQ(mirrors_.publish([&](auto) {
@@ -104,8 +104,9 @@ TEST_F(HostMirrorsTest, AFailedSendEndsThePublishing) {
     EXPECT_EQ(sent, 1);
 }
 
-// A full connection keeps the sender waiting until the receiver has taken more: the receiver must not wait for it.
-TEST_F(HostMirrorsTest, ChangesAreTakenWhileASenderWaits) {
+// A full connection blocks the sender until the receiver has made progress, so the receiver must not wait for the
+// sender.
+TEST_F(HostMirrorsTest, ChangesAreAppliedWhileASenderIsBlocked) {
     words_[0] = 1;
     bool taken = false;
     mirrors_.publish([&](auto) {
@@ -116,8 +117,9 @@ TEST_F(HostMirrorsTest, ChangesAreTakenWhileASenderWaits) {
     EXPECT_TRUE(taken);
 }
 
-// Who publishes second must find on its way what the first has found, or else its own command would overtake it.
-TEST_F(HostMirrorsTest, TheSecondPublisherWaitsUntilTheFirstHasSent) {
+// The second publisher must wait until the first has sent the changes that it found, or the second one's command would
+// overtake them.
+TEST_F(HostMirrorsTest, SecondPublisherWaitsForTheFirst) {
     words_[0] = 1;
     std::atomic<bool> first_has_sent{false};
     std::atomic<bool> in_order{true};
@@ -135,7 +137,7 @@ TEST_F(HostMirrorsTest, TheSecondPublisherWaitsUntilTheFirstHasSent) {
     EXPECT_TRUE(in_order);
 }
 
-TEST_F(HostMirrorsTest, WordsOfProgramAndGpuSideBySide) {
+TEST_F(HostMirrorsTest, AdjacentWordsOfProgramAndGpuAreKept) {
     std::atomic<bool> done{false};
     std::thread receiver([&] {
         for (std::uint32_t round = 1; round <= 50; ++round) {
@@ -160,7 +162,7 @@ TEST_F(HostMirrorsTest, WordsOfProgramAndGpuSideBySide) {
     }
 }
 
-// Memory that the application registered, with what it may do to it while the GPU has a mirror.
+// Memory that the application registered, and its uses of it while the GPU has a mirror.
 class RegisteredMirrorTest : public HostMirrorsTest {
   protected:
     static constexpr std::size_t kPage = 4096, kBytes = 3 * kPage;
@@ -169,7 +171,7 @@ class RegisteredMirrorTest : public HostMirrorsTest {
         mirrors_.remove(address(words_.data()));
         memory_ =
             static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-        // Its neighbours share its pages, as they do on a heap.
+        // The block shares its first and last page with other data, as on a heap.
         mirrors_.add(address(memory_ + 36), kBytes - 72, kDeviceBase + 36, HostMirrors::Owner::application);
     }
     ~RegisteredMirrorTest() override { munmap(memory_, kBytes); }
@@ -178,7 +180,7 @@ class RegisteredMirrorTest : public HostMirrorsTest {
     std::byte* memory_ = nullptr;
 };
 
-TEST_F(RegisteredMirrorTest, ItIsKeptAlikeAsOtherMemoryIs) {
+TEST_F(RegisteredMirrorTest, IsMirroredLikeOtherMemory) {
     at(0) = std::byte{1};
     at(kBytes - 73) = std::byte{2};
     EXPECT_EQ(published().size(), 2u);
@@ -188,12 +190,12 @@ TEST_F(RegisteredMirrorTest, ItIsKeptAlikeAsOtherMemoryIs) {
     EXPECT_TRUE(published().empty());
 }
 
-TEST_F(RegisteredMirrorTest, UnmappedMemoryIsLeftAlone) {
+TEST_F(RegisteredMirrorTest, UnmappedMemoryIsIgnored) {
     at(0) = std::byte{1};
     munmap(memory_ + kPage, kPage);
     EXPECT_TRUE(published().empty());
     EXPECT_TRUE(mirrors_.apply(change(kPage / 4, 7)));
-    // Something else came to lie there: it is nobody's business.
+    // New memory at the same address must be left alone.
     ASSERT_EQ(mmap(memory_ + kPage, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
               memory_ + kPage);
     memory_[kPage] = std::byte{5};
@@ -202,19 +204,19 @@ TEST_F(RegisteredMirrorTest, UnmappedMemoryIsLeftAlone) {
     EXPECT_EQ(memory_[kPage], std::byte{5});
 }
 
-TEST_F(RegisteredMirrorTest, ChangesOfTheGpuFindUnmappedMemoryFirst) {
+TEST_F(RegisteredMirrorTest, GpusChangesDetectUnmappedMemory) {
     munmap(memory_, kBytes);
     EXPECT_TRUE(mirrors_.apply(change(kPage / 4, 7)));
     EXPECT_TRUE(published().empty());
 }
 
-TEST_F(RegisteredMirrorTest, MemoryWithoutAccessIsLeftAlone) {
+TEST_F(RegisteredMirrorTest, MemoryWithoutAccessIsIgnored) {
     mprotect(memory_, kBytes, PROT_NONE);
     EXPECT_TRUE(published().empty());
     EXPECT_TRUE(mirrors_.apply(change(kPage / 4, 7)));
 }
 
-TEST_F(RegisteredMirrorTest, MemoryThatCannotBeWrittenIsNotWritten) {
+TEST_F(RegisteredMirrorTest, ReadOnlyMemoryIsNotWritten) {
     mprotect(memory_, kBytes, PROT_READ);
     EXPECT_TRUE(mirrors_.apply(change(kPage / 4, 7)));
     EXPECT_EQ(memory_[kPage], std::byte{0});

@@ -1,4 +1,4 @@
-// The address window against a naive model, and the map of what lies where.
+// Compares the address window with a naive model, and tests the map of allocations by address.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -64,7 +64,7 @@ TEST(Window, RandomOperationsAgreeWithANaiveModel) {
     }
 }
 
-TEST(Window, NothingFitsWhereThereIsNoRoom) {
+TEST(Window, AllocationsBeyondTheWindowFail) {
     AddressWindow none;
     EXPECT_EQ(none.allocate(1), 0u);
     EXPECT_FALSE(none.contains(0));
@@ -73,14 +73,15 @@ TEST(Window, NothingFitsWhereThereIsNoRoom) {
     EXPECT_EQ(window.allocate(0), 0u);
     EXPECT_EQ(window.allocate(4 * kUnit + 1), 0u);
     EXPECT_EQ(window.allocate(~std::uint64_t{0}), 0u);
-    EXPECT_EQ(window.allocate(kUnit, kUnit, kBase + 4 * kUnit), kBase) << "a wish outside of the window is none";
+    EXPECT_EQ(window.allocate(kUnit, kUnit, kBase + 4 * kUnit), kBase)
+        << "a wanted place outside of the window is ignored";
     EXPECT_TRUE(window.contains(kBase));
     EXPECT_TRUE(window.contains(kBase + 4 * kUnit - 1));
     EXPECT_FALSE(window.contains(kBase + 4 * kUnit));
     EXPECT_FALSE(window.contains(kBase - 1));
 }
 
-TEST(Window, OnlyWhatWasOfferedMayBeChosen) {
+TEST(Window, OnlyOfferedRangesMayBeChosen) {
     const std::vector<std::pair<std::uint64_t, std::uint64_t>> offered{{kBase, 4 * kUnit}, {2 * kBase, 8 * kUnit}};
     EXPECT_TRUE(AddressWindow::is_offered(offered, kBase, 4 * kUnit));
     EXPECT_TRUE(AddressWindow::is_offered(offered, 2 * kBase, kUnit));
@@ -92,7 +93,7 @@ TEST(Window, OnlyWhatWasOfferedMayBeChosen) {
     EXPECT_FALSE(AddressWindow::is_offered({}, kBase, kUnit));
 }
 
-TEST(Window, ReservedRangesAreGivenBack) {
+TEST(Window, ReservedRangesAreReleased) {
     const auto first = AddressWindow::reserve_candidates();
     ASSERT_FALSE(first.empty());
     const auto meanwhile = AddressWindow::reserve_candidates();
@@ -116,7 +117,7 @@ MemoryRange range(std::uint64_t base, std::uint64_t bytes, client::ContextState*
     return added;
 }
 
-TEST(Window, OnlyWhatTheProgramReservedIsTakenBackFromIt) {
+TEST(Window, OnlyTheProgramsReservationsAreReleased) {
     AddressWindow window;
     window.keep({}, kBase, 16 * kUnit);
     const std::uint64_t heap = window.allocate(2 * kUnit);
@@ -130,7 +131,7 @@ TEST(Window, OnlyWhatTheProgramReservedIsTakenBackFromIt) {
     EXPECT_FALSE(window.unreserve(first, 0));
     EXPECT_FALSE(window.is_reserved(heap, kUnit));
     EXPECT_FALSE(window.is_reserved(heap + kUnit, 2 * kUnit));
-    EXPECT_TRUE(window.is_reserved(first + kUnit, 5 * kUnit)) << "side by side";
+    EXPECT_TRUE(window.is_reserved(first + kUnit, 5 * kUnit)) << "adjacent reservations count as one range";
     EXPECT_FALSE(window.is_reserved(first + kUnit, 6 * kUnit));
     EXPECT_FALSE(window.is_reserved(first, ~std::uint64_t{0}));
     EXPECT_TRUE(window.unreserve(first, 4 * kUnit));
@@ -139,20 +140,20 @@ TEST(Window, OnlyWhatTheProgramReservedIsTakenBackFromIt) {
     EXPECT_EQ(window.allocate(4 * kUnit), first) << "free again";
 }
 
-TEST(Memory, IsFoundByAnyPartThatLiesInIt) {
+TEST(Memory, IsFoundByAnyRangeWithinIt) {
     MemoryMap map;
     map.add({1000, 100, client::MemoryKind::registered});
     map.add({2000, 100, client::MemoryKind::pinned});
     EXPECT_FALSE(map.find_within(900, 100));
     EXPECT_TRUE(map.find_within(900, 101));
     EXPECT_TRUE(map.find_within(1050, 1));
-    EXPECT_TRUE(map.find_within(500, 1000)) << "all around it";
+    EXPECT_TRUE(map.find_within(500, 1000)) << "a range around it";
     EXPECT_FALSE(map.find_within(1100, 900));
     EXPECT_EQ(map.find_within(1100, 901)->base, 2000u);
     EXPECT_FALSE(map.find_within(3000, ~std::uint64_t{0}));
 }
 
-TEST(Memory, IsFoundByEveryAddressInItAndByNoOther) {
+TEST(Memory, IsFoundExactlyByItsAddresses) {
     MemoryMap map;
     map.add(range(0x1000, 0x100));
     map.add(range(0x1100, 0x10));
@@ -164,13 +165,13 @@ TEST(Memory, IsFoundByEveryAddressInItAndByNoOther) {
     EXPECT_FALSE(map.find(0x1110));
     EXPECT_FALSE(map.find(~std::uint64_t{0}));
     EXPECT_NE(map.find(0x1000)->id, map.find(0x1100)->id);
-    EXPECT_FALSE(map.remove(0x1001)) << "only by its beginning";
+    EXPECT_FALSE(map.remove(0x1001)) << "it is removed only by its first address";
     EXPECT_EQ(map.remove(0x1000)->bytes, 0x100u);
     EXPECT_FALSE(map.find(0x1000));
     EXPECT_FALSE(map.remove(0x1000));
 }
 
-TEST(Memory, OfAContextGoesWithIt) {
+TEST(Memory, OfAContextEndsWithIt) {
     MemoryMap map;
     auto* const one = reinterpret_cast<client::ContextState*>(0x10);
     auto* const two = reinterpret_cast<client::ContextState*>(0x20);

@@ -1,4 +1,4 @@
-// Stream-ordered memory over a heap whose server is the test, with fences that the test passes.
+// Stream-ordered memory over a heap whose server is the test, with fences that the test completes.
 #include "client/core/memory/stream_pool.h"
 
 #include <gtest/gtest.h>
@@ -61,14 +61,14 @@ class StreamPoolTest : public testing::Test {
     StreamPool pool;
 };
 
-TEST_F(StreamPoolTest, AStreamHasItsOwnBlockAgainAtOnceAndAnotherStreamDoesNot) {
+TEST_F(StreamPoolTest, FreedBlockIsReusedAtOnceOnlyInItsStream) {
     const std::uint64_t block = allocate(kBlock, kA);
     EXPECT_TRUE(free(block, kA));
     EXPECT_NE(allocate(kBlock, kB), block) << "work of the other stream may still use it";
     EXPECT_EQ(allocate(kBlock, kA), block);
 }
 
-TEST_F(StreamPoolTest, WhatIsNotItsOwnIsRefused) {
+TEST_F(StreamPoolTest, FreeOfForeignAddressIsRefused) {
     const std::uint64_t block = allocate(kBlock, kA);
     EXPECT_FALSE(free(block + 512, kA));
     EXPECT_TRUE(free(block, kA));
@@ -76,10 +76,10 @@ TEST_F(StreamPoolTest, WhatIsNotItsOwnIsRefused) {
     EXPECT_FALSE(pool.free_complete(block));
 }
 
-TEST_F(StreamPoolTest, AnotherStreamMayHaveItWhenAFenceBehindTheFreeWasPassed) {
+TEST_F(StreamPoolTest, OtherStreamReusesABlockAfterTheFence) {
     const std::uint64_t block = allocate(9 * kMiB, kA);
     free(block, kA);
-    ASSERT_TRUE(fences.empty()) << "not for every free";
+    ASSERT_TRUE(fences.empty()) << "not every free has a fence";
     for (std::size_t i = 1; i < StreamPool::kBlocksPerFence; ++i) {
         free(allocate(512, kB), kA);  // from the heap each time
     }
@@ -91,8 +91,8 @@ TEST_F(StreamPoolTest, AnotherStreamMayHaveItWhenAFenceBehindTheFreeWasPassed) {
     EXPECT_FALSE(committed.contains(block)) << "complete and not in use: back to the device";
 }
 
-// Setting one may wait for the stream, and what ends the waiting may need the pool.
-TEST_F(StreamPoolTest, AFenceIsSetWithoutTheLock) {
+// Recording a fence may wait for the stream, and the thread that ends this wait may need the pool.
+TEST_F(StreamPoolTest, FenceIsRecordedWithoutTheLock) {
     std::uint64_t other = 0;
     const std::uint64_t block = allocate(StreamPool::kBytesPerFence, kA);
     const bool freed = pool.free(block, {kA, &context}, ++command, [&]() -> StreamPool::Passed {
@@ -101,10 +101,10 @@ TEST_F(StreamPoolTest, AFenceIsSetWithoutTheLock) {
     });
     EXPECT_TRUE(freed);
     EXPECT_NE(other, 0u);
-    EXPECT_FALSE(committed.contains(block)) << "the fence was passed";
+    EXPECT_FALSE(committed.contains(block)) << "the fence is complete";
 }
 
-TEST_F(StreamPoolTest, AContextThatEndsGivesAllBack) {
+TEST_F(StreamPoolTest, ContextsEndReturnsItsBlocks) {
     const std::uint64_t block = allocate(StreamPool::kBytesPerFence, kA), small = allocate(9 * kMiB, kB);
     free(block, kA);
     free(small, kB);
@@ -115,16 +115,16 @@ TEST_F(StreamPoolTest, AContextThatEndsGivesAllBack) {
     pool.end(context);
     EXPECT_TRUE(committed.empty());
     EXPECT_FALSE(pool.any_freed());
-    EXPECT_EQ(fences[0].use_count(), 1) << "nobody asks for it any more";
+    EXPECT_EQ(fences[0].use_count(), 1) << "the pool has released the fence";
 }
 
-TEST_F(StreamPoolTest, ASynchronizationCompletesWhatWasFreedBeforeIt) {
+TEST_F(StreamPoolTest, SynchronizationCompletesEarlierFrees) {
     const std::uint64_t early = allocate(9 * kMiB, kA), late = allocate(9 * kMiB, kA);
     free(early, kA);
     const std::uint64_t synchronization = ++command;
     free(late, kA);
     pool.complete(kB, synchronization);
-    EXPECT_TRUE(committed.contains(early)) << "that was another stream";
+    EXPECT_TRUE(committed.contains(early)) << "another stream was synchronized";
     pool.complete(kA, synchronization);
     EXPECT_FALSE(committed.contains(early));
     EXPECT_TRUE(committed.contains(late)) << "freed behind the synchronization";
@@ -133,7 +133,7 @@ TEST_F(StreamPoolTest, ASynchronizationCompletesWhatWasFreedBeforeIt) {
     EXPECT_FALSE(pool.any_freed());
 }
 
-TEST_F(StreamPoolTest, TheReleaseThresholdKeepsWhatIsCompleteForAnyStream) {
+TEST_F(StreamPoolTest, ReleaseThresholdKeepsCompleteBlocksForAnyStream) {
     pool.set_release_threshold(20 * kMiB);
     const std::uint64_t first = allocate(10 * kMiB, kA), second = allocate(10 * kMiB, kA),
                         third = allocate(10 * kMiB, kA);
@@ -147,13 +147,13 @@ TEST_F(StreamPoolTest, TheReleaseThresholdKeepsWhatIsCompleteForAnyStream) {
     EXPECT_EQ(pool.usage().reserved_high_bytes, 30 * kMiB);
     const std::size_t slabs = committed.size();
     allocate(10 * kMiB, kB);
-    EXPECT_EQ(committed.size(), slabs) << "one of those that were kept";
+    EXPECT_EQ(committed.size(), slabs) << "a kept block is reused";
     pool.release(0);
     EXPECT_EQ(pool.kept_bytes(), 0u);
     EXPECT_EQ(committed_bytes, 10 * kMiB);
 }
 
-TEST_F(StreamPoolTest, OutOfMemoryIsOverWhenWhatWasFreedIsComplete) {
+TEST_F(StreamPoolTest, OutOfMemoryEndsWhenFreesAreComplete) {
     server_bytes = 64 * kMiB;
     const std::uint64_t block = allocate(60 * kMiB, kA);
     free(block, kA);
@@ -163,14 +163,15 @@ TEST_F(StreamPoolTest, OutOfMemoryIsOverWhenWhatWasFreedIsComplete) {
     EXPECT_EQ(pool.allocate(60 * kMiB, kB, other), CUDA_SUCCESS);
 }
 
-// A block is never in two hands, nor in another stream's before its stream has come so far.
+// A block is never allocated twice at a time, and another stream gets it only after its own stream has reached the
+// free.
 TEST_F(StreamPoolTest, RandomOperationsAgreeWithANaiveModel) {
     struct Held {
         std::uint64_t bytes;
         StreamKey stream;
     };
     std::mt19937 random(11);
-    std::map<std::uint64_t, Held> live, freed;  // by address; freed: not complete
+    std::map<std::uint64_t, Held> live, freed;  // by address; freed: not yet complete
     const std::vector<StreamKey> streams{kA, kB, {0xc, 0}};
     const auto overlaps = [](const std::map<std::uint64_t, Held>& blocks, std::uint64_t address, std::uint64_t bytes,
                              const StreamKey* but) {
@@ -193,7 +194,7 @@ TEST_F(StreamPoolTest, RandomOperationsAgreeWithANaiveModel) {
                 if (pool.allocate(bytes, stream, address) != CUDA_SUCCESS) {
                     break;
                 }
-                ASSERT_FALSE(overlaps(live, address, bytes, nullptr)) << "in two hands";
+                ASSERT_FALSE(overlaps(live, address, bytes, nullptr)) << "allocated twice";
                 ASSERT_FALSE(overlaps(freed, address, bytes, &stream)) << "another stream may still use it";
                 std::erase_if(freed, [&](const auto& block) {
                     return block.first < address + bytes && address < block.first + block.second.bytes;
@@ -209,7 +210,7 @@ TEST_F(StreamPoolTest, RandomOperationsAgreeWithANaiveModel) {
                 }
                 const auto it = std::next(live.begin(), static_cast<std::ptrdiff_t>(random() % live.size()));
                 freed[it->first] = {it->second.bytes, stream};
-                // No fences here: they are told by complete() alone.
+                // These have no fences; complete() alone reports their completion.
                 ASSERT_TRUE(pool.free(it->first, {stream, &context}, ++command, {}));
                 live.erase(it);
                 break;

@@ -1,4 +1,4 @@
-// Which streams capture, and what that forbids to whom.
+// Which streams capture, and which calls that forbids in which threads.
 #include "client/core/scheduling/captures.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ class CapturesTest : public testing::Test {
         client::this_thread().capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
         client::this_thread().stack.clear();
     }
-    // What another thread, of this mode, is told.
+    // The result for another thread in this capture mode.
     CUresult elsewhere(CUstreamCaptureMode mode) {
         CUresult result = CUDA_SUCCESS;
         std::thread([&] {
@@ -47,8 +47,8 @@ class CapturesTest : public testing::Test {
     Captures captures;
 };
 
-// A primary context that ends comes back under the same id, and with it its default streams.
-TEST_F(CapturesTest, DefaultStreamsOfAContextThatEndedCaptureNoMore) {
+// A primary context that was reset gets the same id again, and with it its default streams.
+TEST_F(CapturesTest, DefaultStreamsOfAnEndedContextDoNotCapture) {
     context.id = 7;
     other_context.id = 8;
     begin(kFirst);
@@ -64,7 +64,7 @@ TEST_F(CapturesTest, DefaultStreamsOfAContextThatEndedCaptureNoMore) {
     EXPECT_FALSE(captures.any());
 }
 
-TEST_F(CapturesTest, DefaultStreamsAreNamedByContextAndThread) {
+TEST_F(CapturesTest, DefaultStreamsAreKeyedByContextAndThread) {
     auto& thread = client::this_thread();
     context.id = 7;
     other_context.id = 8;
@@ -111,7 +111,7 @@ TEST_F(CapturesTest, EndWithAllOfTheirStreams) {
     EXPECT_NE(captures.find(kFirst)->id, id) << "a new capture is another one";
 }
 
-TEST_F(CapturesTest, AStreamJoinsOneCaptureAndNoneThatIsOver) {
+TEST_F(CapturesTest, StreamJoinsOneOngoingCapture) {
     begin(kFirst);
     begin(kSecond);
     const auto first = captures.find(kFirst)->id, second = captures.find(kSecond)->id;
@@ -123,7 +123,7 @@ TEST_F(CapturesTest, AStreamJoinsOneCaptureAndNoneThatIsOver) {
     EXPECT_FALSE(captures.find(kThird));
 }
 
-TEST_F(CapturesTest, EndWithTheStreamThatBeganThemAndLoseOneThatJoined) {
+TEST_F(CapturesTest, EndWithTheirFirstStreamAndLoseOthers) {
     begin(kFirst);
     captures.join(kSecond, true, captures.find(kFirst)->id);
     captures.join(kThird, true, captures.find(kFirst)->id);
@@ -134,7 +134,7 @@ TEST_F(CapturesTest, EndWithTheStreamThatBeganThemAndLoseOneThatJoined) {
     EXPECT_FALSE(captures.any());
     EXPECT_FALSE(captures.find(kSecond));
     EXPECT_EQ(captures.before_context_wait(&context), CUDA_SUCCESS);
-    captures.destroyed(kSecond);  // captures no more
+    captures.destroyed(kSecond);  // the stream captures no more
 }
 
 TEST_F(CapturesTest, EndWithTheirContext) {
@@ -148,28 +148,28 @@ TEST_F(CapturesTest, EndWithTheirContext) {
     EXPECT_EQ(captures.before_context_wait(&context), CUDA_SUCCESS);
 }
 
-TEST_F(CapturesTest, WorkOfTheLegacyStreamSpoilsBlockingCapturesOfItsContext) {
+TEST_F(CapturesTest, LegacyStreamsWorkInvalidatesBlockingCaptures) {
     const StreamKey legacy{1, 0};
     begin(kFirst, CU_STREAM_CAPTURE_MODE_RELAXED, false);
     EXPECT_EQ(captures.before_work(legacy, &context), CUDA_SUCCESS);
     EXPECT_EQ(captures.before_work(kFirst, &context), CUDA_SUCCESS);
     begin(kSecond, CU_STREAM_CAPTURE_MODE_RELAXED, true);
     EXPECT_EQ(captures.before_work(legacy, &other_context), CUDA_SUCCESS);
-    EXPECT_EQ(captures.before_work(kThird, &context), CUDA_SUCCESS) << "other streams go on";
+    EXPECT_EQ(captures.before_work(kThird, &context), CUDA_SUCCESS) << "other streams are not affected";
     EXPECT_EQ(captures.before_work(legacy, &context), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     EXPECT_EQ(captures.before_work(kSecond, &context), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     EXPECT_FALSE(invalid(kFirst));
 }
 
 // A blocking stream that joins makes the capture one that the legacy stream would wait for.
-TEST_F(CapturesTest, ABlockingStreamThatJoinsCounts) {
+TEST_F(CapturesTest, JoinedBlockingStreamMakesTheCaptureBlocking) {
     begin(kFirst, CU_STREAM_CAPTURE_MODE_RELAXED, false);
     captures.join(kSecond, true, captures.find(kFirst)->id);
     EXPECT_EQ(captures.before_work({1, 0}, &context), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     EXPECT_TRUE(invalid(kFirst));
 }
 
-TEST_F(CapturesTest, UnsafeCallsAreForbiddenByTheModes) {
+TEST_F(CapturesTest, ModesForbidUnsafeCalls) {
     struct Case {
         CUstreamCaptureMode capture, thread;
         bool own_forbidden, others_forbidden;
@@ -198,7 +198,7 @@ TEST_F(CapturesTest, UnsafeCallsAreForbiddenByTheModes) {
     EXPECT_EQ(captures.before_unsafe_call(), CUDA_SUCCESS) << "nothing captures";
 }
 
-TEST_F(CapturesTest, OnlyTheThreadThatBeganEndsThemUnlessTheyAreRelaxed) {
+TEST_F(CapturesTest, OnlyTheFirstThreadMayEndANonRelaxedCapture) {
     begin(kFirst, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     begin(kSecond, CU_STREAM_CAPTURE_MODE_RELAXED);
     EXPECT_TRUE(captures.may_end(kFirst));
@@ -208,7 +208,7 @@ TEST_F(CapturesTest, OnlyTheThreadThatBeganEndsThemUnlessTheyAreRelaxed) {
     }).join();
 }
 
-TEST_F(CapturesTest, WhatNoCapturePermitsSpoilsIt) {
+TEST_F(CapturesTest, ForbiddenWorkInvalidatesTheCapture) {
     begin(kFirst);
     EXPECT_EQ(captures.refuse_if_capturing(kSecond), CUDA_SUCCESS);
     EXPECT_EQ(captures.before_context_wait(&other_context), CUDA_SUCCESS);
@@ -221,7 +221,7 @@ TEST_F(CapturesTest, WhatNoCapturePermitsSpoilsIt) {
     EXPECT_TRUE(invalid(kFirst));
 }
 
-TEST_F(CapturesTest, EventsRememberWhichCaptureRecordedThem) {
+TEST_F(CapturesTest, EventsKeepTheCaptureThatRecordedThem) {
     EXPECT_EQ(captures.refuse_if_captured(kEvent), CUDA_SUCCESS);
     begin(kFirst);
     const auto id = captures.find(kFirst)->id;
@@ -235,13 +235,13 @@ TEST_F(CapturesTest, EventsRememberWhichCaptureRecordedThem) {
     EXPECT_TRUE(invalid(kFirst));
     EXPECT_EQ(captures.refuse_if_captured(kEvent), CUDA_ERROR_INVALID_VALUE) << "the capture is invalid";
     captures.end(kFirst);
-    EXPECT_EQ(captures.refuse_if_captured(kEvent), CUDA_ERROR_INVALID_VALUE) << "also when the capture is over";
-    captures.recorded(kEvent, kFirst);  // again, outside of any
+    EXPECT_EQ(captures.refuse_if_captured(kEvent), CUDA_ERROR_INVALID_VALUE) << "also after the capture has ended";
+    captures.recorded(kEvent, kFirst);  // recorded again, outside of any capture
     EXPECT_FALSE(captures.capture_of(kEvent));
     EXPECT_FALSE(captures.any_events());
 }
 
-TEST_F(CapturesTest, ADestroyedEventIsForgotten) {
+TEST_F(CapturesTest, DestroyedEventIsForgotten) {
     begin(kFirst);
     captures.recorded(kEvent, kFirst);
     EXPECT_TRUE(captures.any_events());
@@ -250,7 +250,7 @@ TEST_F(CapturesTest, ADestroyedEventIsForgotten) {
     EXPECT_EQ(captures.refuse_if_captured(kEvent), CUDA_SUCCESS);
 }
 
-TEST_F(CapturesTest, DependenciesStayUntilTheNextQuestionForTheirStream) {
+TEST_F(CapturesTest, DependenciesStayValidUntilTheStreamsNextQuery) {
     EXPECT_EQ(captures.dependencies_of(kFirst), nullptr);
     begin(kFirst);
     captures.join(kSecond, true, captures.find(kFirst)->id);

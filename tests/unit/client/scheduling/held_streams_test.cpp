@@ -1,4 +1,5 @@
-// Which streams the worker wants no more work for: each by itself, the default streams of contexts and threads as well.
+// The streams whose work the worker has throttled: each separately, including the default streams of contexts and
+// threads.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,13 +16,13 @@ using codec::StreamHoldNotice;
 
 constexpr std::uint64_t kLegacy = 1, kOwn = 2;
 
-class Held : public testing::Test {
+class HeldStreamsOfASession : public testing::Test {
   protected:
-    Held() {
+    HeldStreamsOfASession() {
         thread_.stack = {&first_};
         thread_.per_thread_default = false;
     }
-    ~Held() override {
+    ~HeldStreamsOfASession() override {
         thread_.stack.clear();
         thread_.per_thread_default = false;
     }
@@ -29,7 +30,7 @@ class Held : public testing::Test {
         server_.send(notice(NoticeType::hold,
                             StreamHoldNotice{stream, codec::to_wire(context.handle), thread_.index, held ? 1u : 0u}));
     }
-    // As the calling thread means it.
+    // `stream` as the calling thread sees it.
     [[nodiscard]] bool held(CUstream stream) const {
         return server_.session->held_streams.contains(client::stream_key(stream));
     }
@@ -40,44 +41,44 @@ class Held : public testing::Test {
     client::ThreadState& thread_ = client::this_thread();
 };
 
-TEST_F(Held, TheLegacyStreamIsThatOfItsContext) {
+TEST_F(HeldStreamsOfASession, LegacyStreamIsKeyedByContext) {
     say(kLegacy, first_, true);
     EXPECT_TRUE(held(nullptr));
     EXPECT_TRUE(held(CU_STREAM_LEGACY));
     EXPECT_FALSE(held(CU_STREAM_PER_THREAD));
     thread_.per_thread_default = true;
-    EXPECT_FALSE(held(nullptr)) << "a call of the per-thread form";
+    EXPECT_FALSE(held(nullptr)) << "a call of the per-thread variant";
     EXPECT_TRUE(held(CU_STREAM_LEGACY));
     thread_.per_thread_default = false;
     thread_.stack = {&second_};
-    EXPECT_FALSE(held(nullptr)) << "another context's";
+    EXPECT_FALSE(held(nullptr)) << "another context's stream";
     say(kLegacy, second_, true);
     say(kLegacy, first_, false);
-    EXPECT_TRUE(held(nullptr)) << "the other context's release frees it";
+    EXPECT_TRUE(held(nullptr)) << "the other context's stream is still throttled";
     say(kLegacy, second_, false);
     EXPECT_FALSE(server_.session->held_streams.any());
     EXPECT_FALSE(server_.session->lost());
 }
 
-TEST_F(Held, AThreadsOwnStreamIsThatOfItsThreadAndContext) {
+TEST_F(HeldStreamsOfASession, PerThreadStreamIsKeyedByThreadAndContext) {
     say(kOwn, first_, true);
     EXPECT_TRUE(held(CU_STREAM_PER_THREAD));
     EXPECT_FALSE(held(nullptr));
     thread_.per_thread_default = true;
-    EXPECT_TRUE(held(nullptr)) << "a call of the per-thread form";
+    EXPECT_TRUE(held(nullptr)) << "a call of the per-thread variant";
     std::thread([&] {
         client::this_thread().stack = {&first_};
-        EXPECT_FALSE(held(CU_STREAM_PER_THREAD)) << "another thread's";
+        EXPECT_FALSE(held(CU_STREAM_PER_THREAD)) << "another thread's stream";
         client::this_thread().stack.clear();
     }).join();
     thread_.stack = {&second_};
-    EXPECT_FALSE(held(nullptr)) << "another context's";
+    EXPECT_FALSE(held(nullptr)) << "another context's stream";
     thread_.stack = {&first_};
     say(kOwn, first_, false);
     EXPECT_FALSE(held(nullptr));
 }
 
-TEST_F(Held, AStreamIsThatOfItsHandleWhateverIsCurrent) {
+TEST_F(HeldStreamsOfASession, OtherStreamsAreKeyedByHandle) {
     const auto stream = reinterpret_cast<CUstream>(0x110);
     say(0x110, first_, true);
     thread_.stack = {&second_};
@@ -88,7 +89,7 @@ TEST_F(Held, AStreamIsThatOfItsHandleWhateverIsCurrent) {
     EXPECT_FALSE(held(stream));
 }
 
-TEST_F(Held, WhoHasWorkForItWaitsUntilItIsReleasedOrTheSessionEnds) {
+TEST_F(HeldStreamsOfASession, SenderBlocksUntilReleaseOrTheSessionsEnd) {
     for (const bool released : {true, false}) {
         say(kLegacy, first_, true);
         std::atomic<bool> back{false};
@@ -98,7 +99,7 @@ TEST_F(Held, WhoHasWorkForItWaitsUntilItIsReleasedOrTheSessionEnds) {
             EXPECT_TRUE(back);
             client::this_thread().stack.clear();
         });
-        std::thread([&] {  // others go on
+        std::thread([&] {  // threads with other streams continue
             client::this_thread().stack = {&second_};
             server_.session->wait_for_stream(nullptr);
             client::this_thread().stack.clear();
@@ -110,11 +111,11 @@ TEST_F(Held, WhoHasWorkForItWaitsUntilItIsReleasedOrTheSessionEnds) {
     }
 }
 
-TEST(HeldStreams, WhoWouldSendAnythingWaitsWhileAllAreHeld) {
+TEST(HeldStreams, EverySenderBlocksWhileAllAreHeld) {
     client::HeldStreams streams;
     const client::StreamKey one{0x1000, 0};
     EXPECT_FALSE(streams.all());
-    streams.wait_for_all();  // not now
+    streams.wait_for_all();  // returns at once
     for (const bool ends : {false, true}) {
         streams.set_all(true);
         EXPECT_TRUE(streams.all() && streams.any());
@@ -122,7 +123,7 @@ TEST(HeldStreams, WhoWouldSendAnythingWaitsWhileAllAreHeld) {
         std::thread any_call([&] { streams.wait_for_all(), --waiting; });
         std::thread work([&] { streams.wait(one), --waiting; });
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        EXPECT_TRUE(streams.set(one, true));  // which changes nothing for the first
+        EXPECT_TRUE(streams.set(one, true));  // does not release the thread that waits for all
         EXPECT_EQ(waiting, 2);
         if (ends) {
             streams.end();
@@ -135,7 +136,7 @@ TEST(HeldStreams, WhoWouldSendAnythingWaitsWhileAllAreHeld) {
     }
 }
 
-TEST_F(Held, AServerThatNamesStreamsOfNoContextEndsTheSession) {
+TEST_F(HeldStreamsOfASession, NoticeForAnUnknownContextEndsTheSession) {
     for (const StreamHoldNotice& wrong : {StreamHoldNotice{kLegacy, 0x999, 0, 1}, StreamHoldNotice{kOwn, 0, 0, 1},
                                           StreamHoldNotice{0, codec::to_wire(first_.handle), 0, 1}}) {
         Server& server = Server::fresh();

@@ -1,4 +1,4 @@
-// What a program that asks for a stream again and again is told without a question to the worker.
+// Repeated queries of a stream that the client answers without a round trip.
 
 #include "client/core/scheduling/stream_watches.h"
 
@@ -13,7 +13,7 @@ constexpr StreamKey kStream{8, 0}, kOther{9, 0};
 
 class StreamWatchesTest : public ::testing::Test {
   protected:
-    // The worker answers that it is busy until it is to tell by itself; nothing else comes from it.
+    // The worker answers "busy" until the client asks it to watch the stream. No other records arrive.
     void begin_watch() {
         EXPECT_FALSE(watches.answered(kStream, false, ++received));
         EXPECT_FALSE(watches.answered(kStream, false, ++received));
@@ -24,26 +24,26 @@ class StreamWatchesTest : public ::testing::Test {
     std::uint64_t received = 10;
 };
 
-TEST_F(StreamWatchesTest, WhatIsDoneSoonIsAskedFor) {
+TEST_F(StreamWatchesTest, FirstQueriesGoToTheWorker) {
     EXPECT_EQ(watches.known(kStream, 1, received), Known::unknown);
     EXPECT_FALSE(watches.answered(kStream, false, ++received));
     EXPECT_FALSE(watches.answered(kStream, false, ++received));
     EXPECT_EQ(watches.known(kStream, 1, received), Known::unknown);
     EXPECT_FALSE(watches.answered(kStream, true, ++received));
-    EXPECT_FALSE(watches.answered(kStream, false, ++received)) << "counted anew";
+    EXPECT_FALSE(watches.answered(kStream, false, ++received)) << "the count starts again";
 }
 
-TEST_F(StreamWatchesTest, PendingHoldsUntilAnyRecordComes) {
+TEST_F(StreamWatchesTest, PendingIsValidUntilAnyRecordArrives) {
     begin_watch();
     EXPECT_EQ(watches.known(kStream, 1, received), Known::pending);
-    EXPECT_EQ(watches.known(kStream, 2, received), Known::pending) << "more work makes it no less busy";
+    EXPECT_EQ(watches.known(kStream, 2, received), Known::pending) << "more work leaves it busy";
     EXPECT_EQ(watches.known(kOther, 1, received), Known::unknown);
-    EXPECT_EQ(watches.known(kStream, 1, received + 1), Known::unknown) << "which may mean that it is complete";
-    EXPECT_FALSE(watches.answered(kStream, false, received + 2)) << "the worker tells of it already";
+    EXPECT_EQ(watches.known(kStream, 1, received + 1), Known::unknown) << "a new record may report its completion";
+    EXPECT_FALSE(watches.answered(kStream, false, received + 2)) << "the worker watches it already";
     EXPECT_EQ(watches.known(kStream, 1, received + 2), Known::pending);
 }
 
-TEST_F(StreamWatchesTest, CompleteHoldsUntilAnyCommandIsSent) {
+TEST_F(StreamWatchesTest, CompleteIsValidUntilAnyCommandIsSent) {
     begin_watch();
     watches.note_complete(kStream, 7, true);
     EXPECT_EQ(watches.known(kStream, 7, received + 1), Known::complete);
@@ -51,8 +51,9 @@ TEST_F(StreamWatchesTest, CompleteHoldsUntilAnyCommandIsSent) {
     begin_watch();
 }
 
-// Whoever is answered that it is complete, and gives it more to do, is not told of what came before.
-TEST_F(StreamWatchesTest, TheEndOfAnEarlierWatchIsNotALaterOnes) {
+// A query has reported the stream complete, and the program gives it more work. The notice of the earlier watch must
+// not count for it.
+TEST_F(StreamWatchesTest, EarlierWatchsNoticeDoesNotEndALaterOne) {
     begin_watch();
     EXPECT_FALSE(watches.answered(kStream, true, ++received));
     for (int i = 0; i < 5; ++i) {
@@ -62,7 +63,7 @@ TEST_F(StreamWatchesTest, TheEndOfAnEarlierWatchIsNotALaterOnes) {
     EXPECT_EQ(watches.known(kStream, 9, received), Known::unknown);
 }
 
-TEST_F(StreamWatchesTest, WhatOnlyTheWorkerKnowsIsAskedFor) {
+TEST_F(StreamWatchesTest, FailuresAndForgottenStreamsGoToTheWorker) {
     begin_watch();
     watches.note_complete(kStream, 7, false);
     EXPECT_EQ(watches.known(kStream, 7, received), Known::unknown);

@@ -1,4 +1,4 @@
-// A server that breaks the protocol: whoever waits for it learns at once that the session is lost.
+// A server that violates the protocol: every thread that waits for it is notified at once that the session is lost.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -19,7 +19,7 @@ using codec::ReplyKind;
 
 constexpr std::uint16_t kOpcode = 7;
 
-// What a waiting application thread gets when the server says what `say` says.
+// The outcome for an application thread that waits for a reply while the server sends what `say` sends.
 enum class Outcome { answered, lost, still_waiting };
 
 Outcome outcome_of(const std::function<void(Server&, std::uint32_t thread)>& say) {
@@ -36,13 +36,13 @@ Outcome outcome_of(const std::function<void(Server&, std::uint32_t thread)>& say
     say(server, waiting.get_future().get());
     const bool ended = lost.wait_for(5s) == std::future_status::ready;
     if (!ended) {
-        client::lose_all_replies();  // for the thread to end
+        client::lose_all_replies();  // lets the thread end
     }
     thread.join();
     return !ended ? Outcome::still_waiting : lost.get() ? Outcome::lost : Outcome::answered;
 }
 
-TEST(ServerViolations, AnAnswerIsNone) {
+TEST(ServerViolations, AnswerIsNoViolation) {
     EXPECT_EQ(outcome_of([](Server& server, std::uint32_t thread) {
                   server.send(record(ReplyKind::result, kOpcode, thread));
                   EXPECT_FALSE(server.session->lost());
@@ -50,8 +50,8 @@ TEST(ServerViolations, AnAnswerIsNone) {
               Outcome::answered);
 }
 
-// The worker may have asked before it learned that the client has given the copy up.
-TEST(ServerViolations, APullOfWhatWasCancelledIsNone) {
+// The worker may have sent the pull before it received the client's cancellation.
+TEST(ServerViolations, PullOfACancelledTransferIsNoViolation) {
     EXPECT_EQ(outcome_of([](Server& server, std::uint32_t thread) {
                   const auto transfer = server.session->transfers.begin_upload(std::vector<std::byte>(8));
                   server.session->transfers.cancel(transfer);
@@ -73,7 +73,7 @@ void PrintTo(const Violation& violation, std::ostream* out) {
 
 class EndsTheSession : public testing::TestWithParam<Violation> {};
 
-TEST_P(EndsTheSession, AtOnce) {
+TEST_P(EndsTheSession, WakesTheWaitingThread) {
     EXPECT_EQ(outcome_of(GetParam().say), Outcome::lost);
 }
 
@@ -146,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(
 }  // namespace gpupool::test
 
 #if defined(__SANITIZE_THREAD__)
-// A session is never destroyed, so nobody joins the threads of one that is lost.
+// A session is never destroyed, so the threads of a lost one are not joined.
 extern "C" __attribute__((visibility("default"))) const char* __tsan_default_options() {
     return "report_thread_leaks=0";
 }

@@ -1,4 +1,4 @@
-// The timeline's file, and how two clocks are related.
+// The timeline's file, and the mapping between two clocks.
 
 #include "client/core/tracing/timeline.h"
 
@@ -41,7 +41,7 @@ class TimelineFile : public ::testing::Test {
     const std::string path_ = ::testing::TempDir() + "timeline_test." + std::to_string(::getpid());
 };
 
-TEST_F(TimelineFile, EventsAreInMicrosecondsAndAreThereAfterAFlush) {
+TEST_F(TimelineFile, EventsAreInMicrosecondsAndWrittenByAFlush) {
     const auto timeline = open();
     timeline->slice({Actor::program, 7}, "call", "a \"name\"\n", 1'234'567, 1'235'000, "\"bytes\":3");
     EXPECT_EQ(text(), "[\n");
@@ -50,7 +50,7 @@ TEST_F(TimelineFile, EventsAreInMicrosecondsAndAreThereAfterAFlush) {
     EXPECT_NE(text().find("\"args\":{\"bytes\":3}},\n"), std::string::npos) << text();
 }
 
-TEST_F(TimelineFile, BeyondTheLimitEventsAreCountedAndSaidToBeMissing) {
+TEST_F(TimelineFile, EventsBeyondTheLimitAreCountedAndReportedMissing) {
     const auto timeline = open(3);
     for (int i = 0; i < 5; ++i) {
         timeline->slice({Actor::program, 1}, "call", "call", 10, 20, {});
@@ -61,17 +61,17 @@ TEST_F(TimelineFile, BeyondTheLimitEventsAreCountedAndSaidToBeMissing) {
     EXPECT_NE(text().find("2 events beyond the limit of 3"), std::string::npos) << text();
 }
 
-TEST_F(TimelineFile, ManyEventsTakeNoMoreThanTheBuffer) {
+TEST_F(TimelineFile, MemoryIsBoundedByTheBuffer) {
     const auto timeline = open(10'000);
     for (int i = 0; i < 2000; ++i) {
         timeline->slice({Actor::program, 1}, "call", "call", 10, 20, {});
     }
-    EXPECT_GE(text().size() + Timeline::kBufferBytes, 2000 * 60);  // all that does not fit is in the file
+    EXPECT_GE(text().size() + Timeline::kBufferBytes, 2000 * 60);  // the part that exceeds the buffer is in the file
     timeline->flush();
     EXPECT_EQ(count(text(), "\"ph\":\"X\""), 2000);
 }
 
-TEST_F(TimelineFile, AClosedOneIsContinuedAndAnotherFileIsLeftAlone) {
+TEST_F(TimelineFile, ClosedFileIsContinuedAndForeignFileIsKept) {
     put("[\n{\"ph\":\"X\"}\n]\n");
     const auto timeline = open();
     timeline->slice({Actor::program, 1}, "call", "second", 10, 20, {});
@@ -82,30 +82,31 @@ TEST_F(TimelineFile, AClosedOneIsContinuedAndAnotherFileIsLeftAlone) {
     EXPECT_EQ(text(), "precious");
 }
 
-TEST_F(TimelineFile, NamesOfAPeerCannotBreakTheFormat) {
+TEST_F(TimelineFile, PeersNamesCannotBreakTheFormat) {
     EXPECT_EQ(Timeline::escape("a\"b\\c\nd\xff"), "a\\\"b\\\\c?d?");
 }
 
-TEST(ClockMap, AShortExchangeNarrowsWhatALongOneLeftOpen) {
+TEST(ClockMap, ShortExchangeImprovesOnALongOne) {
     ClockMap clock;
     constexpr std::uint64_t kOffset = 5'000'000'000;
-    clock.add(1'000'000, 1'900'000 + kOffset, 2'000'000);  // the answer came at once, the question took long
+    clock.add(1'000'000, 1'900'000 + kOffset, 2'000'000);  // the request took long, the answer arrived at once
     EXPECT_EQ(clock.uncertainty_ns(), 500'000u);
     clock.add(2'100'000, 2'105'000 + kOffset, 2'110'000);
     EXPECT_LE(clock.uncertainty_ns(), 6'000u);
     EXPECT_NEAR(static_cast<double>(clock.to_ours(3'000'000 + kOffset)), 3'000'000, 6'000);
 }
 
-TEST(ClockMap, AServerWhoseClockRunsFasterIsFollowed) {
+TEST(ClockMap, FasterServerClockIsFollowed) {
     ClockMap clock;
     for (std::uint64_t second = 1; second < 100; ++second) {
-        const std::uint64_t now = second * 1'000'000'000, theirs = now + second * 50'000;  // 50 us in each second
+        // the server's clock gains 50 us a second
+        const std::uint64_t now = second * 1'000'000'000, theirs = now + second * 50'000;
         clock.add(now - 10'000, theirs, now + 10'000);
         EXPECT_NEAR(static_cast<double>(clock.to_ours(theirs)), static_cast<double>(now), 10'000) << second;
     }
 }
 
-TEST(ClockMap, AClockThatJumpedIsBelieved) {
+TEST(ClockMap, ClockJumpIsAccepted) {
     ClockMap clock;
     clock.add(1000, 2000, 3000);
     clock.add(10'000, 9'000'000'000, 11'000);

@@ -1,4 +1,5 @@
-// What a server may ask of named memory: names it was given, and rows within the memory, whatever numbers it says.
+// What a server may request of named memory: only given names, and only rows within the memory, whatever numbers it
+// sends.
 #include "client/core/transfers/packed_rows.h"
 
 #include <gtest/gtest.h>
@@ -20,11 +21,11 @@ using Use = GraphHosts::Use;
 void function(void*) {}
 void other_function(void*) {}
 
-TEST(GraphHostsOfTheClient, NameTheSameThingOnce) {
+TEST(GraphHostsOfTheClient, NameTheSameObjectOnce) {
     GraphHosts hosts;
     int argument = 0;
     const auto first = hosts.name_function({function, &argument});
-    EXPECT_EQ(first, 1u) << "zero is none";
+    EXPECT_EQ(first, 1u) << "zero is no valid name";
     EXPECT_EQ(hosts.name_function({function, &argument}), first);
     const auto second = hosts.name_function({function, nullptr}),
                third = hosts.name_function({other_function, nullptr});
@@ -58,7 +59,7 @@ TEST(GraphHostsOfTheClient, KnowNoOtherNames) {
     EXPECT_FALSE(hosts.function(1)) << "functions and memory have their own names";
 }
 
-TEST(HostMemoryNames, AreAddressesOfNothingElse) {
+TEST(HostMemoryNames, AreNoValidAddresses) {
     for (const std::uint64_t number : {std::uint64_t{1}, std::uint64_t{77}, kMaxHostMemoryNames - 1}) {
         const std::uint64_t name = host_memory_name(number);
         EXPECT_TRUE(is_host_memory_name(name));
@@ -92,7 +93,7 @@ TEST(PackedRowsOfACopy, AreGatheredAndScattered) {
             EXPECT_EQ(static_cast<int>(packed[row * 4 + x]), begins[row] + static_cast<int>(x));
         }
     }
-    for (std::size_t part = 1; part <= packed.size(); ++part) {  // wherever it is cut
+    for (std::size_t part = 1; part <= packed.size(); ++part) {  // split at any size
         std::array<std::byte, 80> back{};
         ASSERT_TRUE(rows.describe(kShaped, {back.data(), back.size(), Use::write}));
         for (std::size_t offset = 0; offset < packed.size(); offset += part) {
@@ -116,7 +117,7 @@ TEST(PackedRowsOfACopy, AreOnePieceWhenThereIsOneRow) {
     EXPECT_EQ(rows.as_span().size(), 24u);
 }
 
-TEST(PackedRowsOfACopy, LieWithinTheirMemoryToTheLastByte) {
+TEST(PackedRowsOfACopy, LieCompletelyWithinTheirMemory) {
     std::array<std::byte, 80> memory{};
     PackedRows rows;
     EXPECT_TRUE(rows.describe(kShaped, {memory.data(), 76, Use::read}));
@@ -140,8 +141,8 @@ TEST(PackedRowsOfACopy, LieWithinTheirMemoryToTheLastByte) {
     EXPECT_FALSE(refused([](auto&) {}));
 }
 
-// Rows that lie over each other are more data than there is memory.
-TEST(PackedRowsOfACopy, AreNoMoreThanTheMemory) {
+// Overlapping rows add up to more data than there is memory.
+TEST(PackedRowsOfACopy, AreAtMostAsLargeAsTheMemory) {
     std::array<std::byte, 64> memory{};
     PackedRows rows;
     const client::GraphHosts::Memory whole{memory.data(), memory.size(), Use::read};
@@ -150,13 +151,13 @@ TEST(PackedRowsOfACopy, AreNoMoreThanTheMemory) {
     EXPECT_FALSE(rows.describe({0, 1, 0, 0, 0, 1, 0, 1, 1, 1u << 20}, whole)) << "without a height";
 }
 
-// Numbers whose products come around to something small.
-TEST(PackedRowsOfACopy, AreRefusedWhereTheirNumbersOverflow) {
+// Numbers whose products overflow to small values.
+TEST(PackedRowsOfACopy, AreRefusedWhenTheirNumbersOverflow) {
     std::array<std::byte, 64> memory{};
     PackedRows rows;
     const client::GraphHosts::Memory whole{memory.data(), memory.size(), Use::read};
     constexpr std::uint64_t kMax = 1ull << 46;
-    // (z * height + y + rows - 1) * pitch is 2^128 + 2^36 - 2^36: the last row seems to be the first.
+    // (z * height + y + rows - 1) * pitch is 2^128 + 2^36 - 2^36, so the last row would seem to be the first.
     EXPECT_FALSE(rows.describe({0, 1, 0, 0, kMax, 1ull << 36, kMax, 1, 1, 1}, whole));
     EXPECT_FALSE(rows.describe({0, 1, 0, 0, kMax, kMax, 1ull << 36, 1, 1, 1}, whole));
     EXPECT_FALSE(rows.describe({0, 1, 0, kMax - 1, kMax - 1, 1ull << 36, kMax, 1, 2, 1}, whole));
@@ -166,7 +167,7 @@ TEST(PackedRowsOfACopy, AreRefusedWhereTheirNumbersOverflow) {
             std::uint64_t* const fields[] = {&notice.x_bytes, &notice.y,           &notice.z,    &notice.pitch_bytes,
                                              &notice.height,  &notice.width_bytes, &notice.rows, &notice.slices};
             *fields[place] = value;
-            const bool harmless = (place == 3 || place == 4) && value <= kMax;  // of one row they say nothing
+            const bool harmless = (place == 3 || place == 4) && value <= kMax;  // with one row they have no effect
             EXPECT_EQ(rows.describe(notice, whole), harmless) << place << ' ' << value;
         }
     }

@@ -1,4 +1,4 @@
-// Bulk data between the application and the worker: where it lands, when it is read, and what has to wait for what.
+// Bulk data between the application and the worker: where it lands, when it is read, and what waits for it.
 #include "client/core/transfers/transfers.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 using client::Transfers;
 
-// The worker's end: keeps what arrives, by transfer.
+// The worker's end: keeps the received data by transfer.
 class Worker final : public wire::Receiver {
   public:
     std::vector<std::byte> wait_for(std::uint64_t transfer, std::size_t bytes) {
@@ -35,7 +35,7 @@ class Worker final : public wire::Receiver {
     std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override {
         const std::lock_guard lock(mutex_);
         std::vector<std::byte>& data = data_[transfer];
-        data.reserve(1u << 20);  // never moved while a payload is read into it
+        data.reserve(1u << 20);  // must not move while a payload is read into it
         data.resize(std::max<std::size_t>(data.size(), offset + bytes));
         return std::span(data).subspan(offset, bytes);
     }
@@ -60,7 +60,7 @@ class Nobody final : public wire::Receiver {
     void on_closed(const Error&) override {}
 };
 
-// Never destroyed: the thread that answers pulls lives as long as the process.
+// Never destroyed, because the thread that answers pulls lives as long as the process.
 struct Client {
     Nobody nobody;
     Worker worker;
@@ -89,7 +89,7 @@ std::vector<std::byte> pattern(std::size_t bytes, int seed) {
     return data;
 }
 
-TEST(Downloads, LandInTheirPlaceAndNowhereElse) {
+TEST(Downloads, LandOnlyInTheirPlace) {
     Transfers transfers;
     std::vector<std::byte> memory(100);
     const std::uint64_t transfer = transfers.begin_download(memory.data(), memory.size());
@@ -101,13 +101,13 @@ TEST(Downloads, LandInTheirPlaceAndNowhereElse) {
     EXPECT_TRUE(transfers.writes_into(memory.data() + 99, 1));
     EXPECT_FALSE(transfers.writes_into(memory.data() + 100, 1));
     transfers.landed(transfer, 60);
-    EXPECT_TRUE(transfers.writes_into(memory.data(), 1)) << "a part of it is still on its way";
+    EXPECT_TRUE(transfers.writes_into(memory.data(), 1)) << "a part has not arrived yet";
     transfers.landed(transfer, 40);
     EXPECT_FALSE(transfers.writes_into(memory.data(), 100));
     EXPECT_TRUE(transfers.place(transfer, 0, 1).empty()) << "it has ended";
 }
 
-// ---- ahead of being asked
+// ---- sent ahead
 
 class AheadOverLanes : public ::testing::Test {
   protected:
@@ -118,7 +118,7 @@ class AheadOverLanes : public ::testing::Test {
     Transfers& transfers_ = client_.transfers;
 };
 
-TEST_F(AheadOverLanes, DataGoesUnasked) {
+TEST_F(AheadOverLanes, DataIsSentWithoutAPull) {
     const auto data = pattern(2 * kMiB + 100, 5);
     const Transfers::Ahead ahead = transfers_.begin_upload_ahead(data);
     EXPECT_EQ(ahead.bytes, data.size());
@@ -130,7 +130,7 @@ TEST_F(AheadOverLanes, DataGoesUnasked) {
     EXPECT_EQ(lanes_.server_side.data(ahead.transfer), data);
 }
 
-TEST_F(AheadOverLanes, NoMoreThanTheWorkerHasRoomFor) {
+TEST_F(AheadOverLanes, AmountIsLimitedByTheWorkersRoom) {
     const auto data = pattern(20 * kMiB + 7, 5);
     const Transfers::Ahead first = transfers_.begin_upload_ahead(data), second = transfers_.begin_upload_ahead(data),
                            third = transfers_.begin_upload_ahead(data);
@@ -139,16 +139,16 @@ TEST_F(AheadOverLanes, NoMoreThanTheWorkerHasRoomFor) {
     EXPECT_EQ(third.bytes, 0u);
     EXPECT_EQ(third.transfer & codec::kTransferSentAhead, 0u);
     EXPECT_TRUE(transfers_.ahead_taken(first.transfer));
-    EXPECT_TRUE(transfers_.ahead_taken(first.transfer)) << "once more changes nothing";
+    EXPECT_TRUE(transfers_.ahead_taken(first.transfer)) << "a repetition changes nothing";
     EXPECT_EQ(transfers_.begin_upload_ahead(data).bytes, data.size());
     EXPECT_EQ(transfers_.begin_upload_ahead(data).bytes, 0u);
-    // A copy that fails makes room as well.
+    // A failed copy makes room as well.
     EXPECT_TRUE(transfers_.cancel(second.transfer));
     EXPECT_EQ(transfers_.begin_upload_ahead(data).bytes, 11 * kMiB);
-    EXPECT_FALSE(transfers_.ahead_taken(codec::kTransferSentAhead | 1000)) << "there was never such a transfer";
+    EXPECT_FALSE(transfers_.ahead_taken(codec::kTransferSentAhead | 1000)) << "an unknown transfer";
 }
 
-TEST_F(AheadOverLanes, TheRestIsSentWhenItIsAskedFor) {
+TEST_F(AheadOverLanes, RestIsSentWhenPulled) {
     const auto data = pattern(34 * kMiB, 5);
     const Transfers::Ahead ahead = transfers_.begin_upload_ahead(data);
     ASSERT_EQ(ahead.bytes, codec::kMaxAheadBytes);
@@ -162,13 +162,13 @@ TEST_F(AheadOverLanes, TheRestIsSentWhenItIsAskedFor) {
     EXPECT_EQ(lanes_.server_side.data(ahead.transfer), data);
 }
 
-TEST(Uploads, GoAheadOnlyOverLanes) {
+TEST(Uploads, AreSentAheadOnlyOverLanes) {
     const auto data = pattern(100'000, 5);
     EXPECT_EQ(Client::fresh().transfers.begin_upload_ahead(data).bytes, 0u);
 }
 
-// Memory that is to be unmapped or given to another use.
-TEST(Memory, IsUntouchedWhenTheTransfersThatUseItHaveEnded) {
+// Memory that the application is about to unmap or reuse.
+TEST(Memory, WaitUntouchedWaitsForItsTransfers) {
     Client& client = Client::fresh();
     Transfers& transfers = client.transfers;
     std::vector<std::byte> memory(3000);
@@ -194,7 +194,7 @@ TEST(Memory, IsUntouchedWhenTheTransfersThatUseItHaveEnded) {
     EXPECT_EQ(waiting, 0);
 }
 
-TEST(Downloads, AreScatteredPartByPart) {
+TEST(Downloads, AreScatteredByParts) {
     Transfers transfers;
     std::vector<std::byte> seen(12), expected(12);
     const std::uint64_t transfer =
@@ -207,11 +207,11 @@ TEST(Downloads, AreScatteredPartByPart) {
     std::memcpy(transfers.place(transfer, 0, 4).data(), data.data(), 4);
     transfers.landed(transfer, 4);
     std::copy_n(data.begin(), 4, expected.begin());
-    EXPECT_EQ(seen, expected) << "not what is still being received";
+    EXPECT_EQ(seen, expected) << "a part that is still being received must not appear";
     std::memcpy(middle.data(), data.data() + 4, 4);
     transfers.end_part(transfer, 4, 4, true);
     transfers.place(transfer, 8, 4);
-    transfers.lost();  // and comes again, on another connection
+    transfers.lost();  // the piece is sent again on another connection
     std::memcpy(transfers.place(transfer, 8, 4).data(), data.data() + 8, 4);
     EXPECT_TRUE(transfers.writes_into(reinterpret_cast<void*>(0x1800), 4));
     transfers.landed(transfer, 4);
@@ -219,7 +219,7 @@ TEST(Downloads, AreScatteredPartByPart) {
     EXPECT_FALSE(transfers.writes_into(reinterpret_cast<void*>(0x1800), 4));
 }
 
-TEST(Downloads, APartThatIsScatteredIsReceivedOnceAtATime) {
+TEST(Downloads, ScatteredPartIsReceivedByOneConnection) {
     Transfers transfers;
     const std::uint64_t transfer =
         transfers.begin_download(8, 0x1000, 0x2000, [](std::uint64_t, std::span<const std::byte>) {});
@@ -229,17 +229,17 @@ TEST(Downloads, APartThatIsScatteredIsReceivedOnceAtATime) {
     EXPECT_FALSE(transfers.begin_part(transfer, 4, 4).empty());
 }
 
-TEST(Downloads, ACancelledOneTakesNothingMore) {
+TEST(Downloads, CancelledDownloadAcceptsNoData) {
     Transfers transfers;
     std::byte memory[4];
     const std::uint64_t transfer = transfers.begin_download(memory, 4);
     transfers.cancel(transfer);
     EXPECT_TRUE(transfers.place(transfer, 0, 4).empty());
     EXPECT_FALSE(transfers.writes_into(memory, 4));
-    transfers.landed(transfer, 4);  // harmless
+    transfers.landed(transfer, 4);  // has no effect
 }
 
-TEST(Downloads, PartsOverLanesComeInAnyOrderAndAtOnce) {
+TEST(Downloads, PartsMayArriveInAnyOrderAndConcurrently) {
     Transfers transfers;
     std::vector<std::byte> memory(100);
     const std::uint64_t transfer = transfers.begin_download(memory.data(), memory.size());
@@ -248,15 +248,16 @@ TEST(Downloads, PartsOverLanesComeInAnyOrderAndAtOnce) {
     EXPECT_TRUE(transfers.begin_part(transfer, 60, 41).empty());
     EXPECT_TRUE(transfers.begin_part(transfer + 1, 0, 1).empty());
     transfers.end_part(transfer, 0, 30, true);
-    EXPECT_EQ(transfers.place(transfer, 30, 30).data(), memory.data() + 30) << "the rest may come another way";
+    EXPECT_EQ(transfers.place(transfer, 30, 30).data(), memory.data() + 30)
+        << "the rest may arrive on another connection";
     transfers.landed(transfer, 30);
     EXPECT_TRUE(transfers.writes_into(memory.data(), 1));
     transfers.end_part(transfer, 60, 40, true);
     EXPECT_FALSE(transfers.writes_into(memory.data(), 100));
 }
 
-// A server that counts wrong: all of the bytes have come, but one lane still writes.
-TEST(Downloads, EndWhenNobodyWritesThem) {
+// A faulty server: all bytes have been received, but one lane is still writing.
+TEST(Downloads, EndWhenNoConnectionWritesThem) {
     Transfers transfers;
     std::byte memory[8];
     const std::uint64_t transfer = transfers.begin_download(memory, 8);
@@ -268,7 +269,7 @@ TEST(Downloads, EndWhenNobodyWritesThem) {
     EXPECT_FALSE(transfers.writes_into(memory, 8));
 }
 
-// The same, with the session's own connection in the middle of a part that a lane has brought as well.
+// The same with the session's own connection, which is in the middle of a part that a lane has delivered as well.
 TEST(Downloads, DoNotEndWhileTheSessionsConnectionWritesThem) {
     Transfers transfers;
     std::byte memory[8];
@@ -281,7 +282,7 @@ TEST(Downloads, DoNotEndWhileTheSessionsConnectionWritesThem) {
     EXPECT_FALSE(transfers.writes_into(memory, 1));
 }
 
-TEST(Downloads, ACancelledOneIsKeptWhileAConnectionWritesIt) {
+TEST(Downloads, CancelWaitsForAConnectionThatWrites) {
     for (const bool lane : {true, false}) {
         Transfers transfers;
         std::byte memory[8];
@@ -294,7 +295,7 @@ TEST(Downloads, ACancelledOneIsKeptWhileAConnectionWritesIt) {
         });
         std::this_thread::sleep_for(50ms);
         EXPECT_FALSE(back);
-        EXPECT_TRUE(transfers.begin_part(transfer, 0, 8).empty()) << "no more of it is taken";
+        EXPECT_TRUE(transfers.begin_part(transfer, 0, 8).empty()) << "no more data is accepted";
         if (lane) {
             transfers.end_part(transfer, 0, 8, false);
         } else {
@@ -305,7 +306,7 @@ TEST(Downloads, ACancelledOneIsKeptWhileAConnectionWritesIt) {
     }
 }
 
-TEST(Downloads, TheEndLetsNobodyGoWhileAConnectionWrites) {
+TEST(Downloads, EndWaitsForAConnectionThatWrites) {
     Transfers transfers;
     std::byte memory[8];
     const std::uint64_t download = transfers.begin_download(memory, 8);
@@ -324,7 +325,7 @@ TEST(Downloads, TheEndLetsNobodyGoWhileAConnectionWrites) {
     waits.join();
 }
 
-TEST(Uploads, AreSentWhenTheWorkerAsks) {
+TEST(Uploads, AreSentWhenPulled) {
     Client& client = Client::fresh();
     const auto data = pattern(100'000, 1);
     const std::uint64_t transfer = client.transfers.begin_upload(std::span(data));
@@ -335,7 +336,7 @@ TEST(Uploads, AreSentWhenTheWorkerAsks) {
     EXPECT_EQ(client.worker.wait_for(transfer, data.size()), data);
 }
 
-TEST(Uploads, OfACopyNeedNotBeWaitedFor) {
+TEST(Uploads, CopiedDataNeedsNoWait) {
     Client& client = Client::fresh();
     const auto data = pattern(5000, 2);
     const std::uint64_t transfer = client.transfers.begin_upload(std::vector<std::byte>(data));
@@ -352,7 +353,7 @@ TEST(Uploads, WaitForADownloadIntoTheSameMemory) {
     client.transfers.pull(upload, 0, 100);
     client.transfers.pull(unrelated, 0, other.size());
     EXPECT_EQ(client.worker.wait_for(unrelated, other.size()).size(), other.size())
-        << "one that has to wait does not keep the others waiting";
+        << "a waiting upload must not block the others";
     EXPECT_EQ(client.worker.landed(upload), 0u);
     const auto data = pattern(memory.size(), 9);
     std::memcpy(client.transfers.place(download, 0, memory.size()).data(), data.data(), data.size());
@@ -360,10 +361,10 @@ TEST(Uploads, WaitForADownloadIntoTheSameMemory) {
     const auto arrived = client.worker.wait_for(upload, 100);
     ASSERT_EQ(arrived.size(), 100u);
     EXPECT_EQ(std::memcmp(arrived.data(), data.data() + 1000, 100), 0)
-        << "what the download brought, not what was there";
+        << "the downloaded data, not the earlier content";
 }
 
-TEST(Uploads, ADownloadThatBeginsLaterIsNotWaitedFor) {
+TEST(Uploads, DoNotWaitForALaterDownload) {
     Client& client = Client::fresh();
     std::vector<std::byte> memory(64);
     const std::uint64_t upload = client.transfers.begin_upload(std::span(memory));
@@ -372,8 +373,8 @@ TEST(Uploads, ADownloadThatBeginsLaterIsNotWaitedFor) {
     EXPECT_TRUE(client.transfers.wait_sent(upload));
 }
 
-// A program that copies rows faster than they can be sent.
-TEST(Uploads, CopiesOfOursAreBounded) {
+// A program copies rows faster than they can be sent.
+TEST(Uploads, CopiedDataIsBounded) {
     Client& client = Client::fresh();
     constexpr std::size_t half = Transfers::kMaxCopiedBytes / 2;
     const std::uint64_t first = client.transfers.begin_upload(std::vector<std::byte>(half));
@@ -381,7 +382,7 @@ TEST(Uploads, CopiesOfOursAreBounded) {
     std::atomic<std::uint64_t> third{0};
     std::thread beginning([&] { third = client.transfers.begin_upload(std::vector<std::byte>(1)); });
     std::this_thread::sleep_for(50ms);
-    EXPECT_EQ(third, 0u) << "it waits";
+    EXPECT_EQ(third, 0u) << "it must still wait";
     client.transfers.cancel(first);
     beginning.join();
     EXPECT_NE(third, 0u);
@@ -391,9 +392,9 @@ TEST(Uploads, CopiesOfOursAreBounded) {
     client.transfers.cancel(alone);
 }
 
-// Rows are packed part by part, as they are asked for; a server that asks for too much at once would have us allocate
-// it.
-TEST(Uploads, OfRowsArePackedAsTheyAreAskedFor) {
+// Rows are packed part by part, as they are pulled. A server that pulls too much at once is refused, since the client
+// would have to allocate that much.
+TEST(Uploads, RowsArePackedWhenPulled) {
     Client& client = Client::fresh();
     constexpr std::size_t bytes = 2 * wire::Lanes::kMaxPieceBytes;
     const auto data = pattern(bytes, 4);
@@ -411,7 +412,7 @@ TEST(Uploads, OfRowsArePackedAsTheyAreAskedFor) {
     });
     std::this_thread::sleep_for(20ms);
     EXPECT_EQ(packed, 0u);
-    EXPECT_FALSE(freed) << "it is yet to be read";
+    EXPECT_FALSE(freed) << "it has not been read yet";
     EXPECT_TRUE(client.transfers.pull(upload, 0, bytes / 2));
     EXPECT_TRUE(client.transfers.pull(upload, bytes / 2, bytes / 2));
     EXPECT_EQ(client.worker.wait_for(upload, bytes), data);
@@ -420,7 +421,7 @@ TEST(Uploads, OfRowsArePackedAsTheyAreAskedFor) {
     EXPECT_EQ(packed, bytes);
 }
 
-TEST(Uploads, AskedForOutsideOfWhatThereIsSendNothing) {
+TEST(Uploads, PullsOutsideOfTheTransferAreRefused) {
     Client& client = Client::fresh();
     const auto data = pattern(32, 5);
     const std::uint64_t upload = client.transfers.begin_upload(std::span(data));
@@ -433,7 +434,7 @@ TEST(Uploads, AskedForOutsideOfWhatThereIsSendNothing) {
     EXPECT_EQ(client.worker.landed(upload), 32u);
 }
 
-// Keeps pieces, as the worker's end of lanes.
+// The worker's end of the lanes; keeps the received pieces.
 class LaneEnd final : public wire::LaneReceiver {
   public:
     explicit LaneEnd(std::size_t bytes) : data(bytes) {}
@@ -449,7 +450,7 @@ class LaneEnd final : public wire::LaneReceiver {
     void on_lanes_ended(const Error&) override {}
 };
 
-TEST(Uploads, GoOverLanesWhereTheyAreLarge) {
+TEST(Uploads, LargeUploadsUseLanes) {
     constexpr std::size_t kPiece = wire::Lanes::kLeastPieceBytes, kBytes = 2 * kPiece + 100;
     Nobody nobody;
     LaneEnd unused(0), end(kBytes);
@@ -472,12 +473,12 @@ TEST(Uploads, GoOverLanesWhereTheyAreLarge) {
     EXPECT_EQ(end.pieces, 2u);
     EXPECT_TRUE(std::equal(data.begin(), data.end() - 100, end.data.begin()));
     const auto rest = client.worker.wait_for(transfer, 100);
-    EXPECT_EQ(client.worker.landed(transfer), 100u) << "what is small goes the session's own way";
+    EXPECT_EQ(client.worker.landed(transfer), 100u) << "small data uses the session's own connection";
     EXPECT_TRUE(std::equal(data.end() - 100, data.end(), rest.end() - 100));
     transfers.end();
 }
 
-// A worker's end that takes nothing: what is sent stays with the channel.
+// A worker that receives nothing, so everything sent stays in the channel.
 struct StuckClient {
     Nobody nobody;
     std::unique_ptr<transport::Connection> there;
@@ -493,8 +494,8 @@ struct StuckClient {
     }
 };
 
-// A server that asks for a part twice has all of it sent by the count, and one that says that the transfer failed has
-// it over: the channel still reads the rest. AddressSanitizer sees whether that memory is there.
+// One server pulls a part twice, so that all bytes count as sent; another reports the transfer as failed. In both cases
+// the channel still reads the data. AddressSanitizer checks that the memory is still valid.
 TEST(Uploads, KeepTheirMemoryWhileTheChannelReadsIt) {
     auto& client = *new StuckClient;
     const auto data = pattern(100'000, 7);
@@ -511,7 +512,7 @@ TEST(Uploads, KeepTheirMemoryWhileTheChannelReadsIt) {
     EXPECT_TRUE(let_go);
 }
 
-TEST(Uploads, OfGraphsMayNotBeBegunWhileTheyAreUnderWay) {
+TEST(Uploads, GraphsUploadsMayNotBeRestartedWhileInProgress) {
     auto& client = *new StuckClient;
     constexpr std::uint64_t kTransfer = codec::kTransferOfWorker | 1;
     EXPECT_TRUE(client.transfers.takes_named(kTransfer, 100'000));
@@ -523,12 +524,12 @@ TEST(Uploads, OfGraphsMayNotBeBegunWhileTheyAreUnderWay) {
     std::this_thread::sleep_for(50ms);
     client.transfers.cancel(kTransfer);
     std::this_thread::sleep_for(20ms);
-    EXPECT_FALSE(client.transfers.takes_named(kTransfer, 100'000)) << "pieces of it are with the channel";
+    EXPECT_FALSE(client.transfers.takes_named(kTransfer, 100'000)) << "the channel still has pieces of it";
     client.channel->close(0ms);
     for (int i = 0; i < 500 && !client.transfers.takes_named(kTransfer, 100'000); ++i) {
         std::this_thread::sleep_for(10ms);
     }
-    EXPECT_TRUE(client.transfers.takes_named(kTransfer, codec::kMaxGraphCopyBytes)) << "nothing of it is left";
+    EXPECT_TRUE(client.transfers.takes_named(kTransfer, codec::kMaxGraphCopyBytes)) << "all of its pieces are gone";
 }
 
 TEST(Uploads, EndWithTheSession) {

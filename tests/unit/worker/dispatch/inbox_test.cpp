@@ -1,4 +1,4 @@
-// The dispatcher's inbox: order, its bound, and its end, from several threads.
+// The dispatcher's inbox: order, bound and end, with several threads.
 #include "server/worker/dispatch/inbox.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ std::shared_ptr<Frame> frame_of(std::size_t bytes) {
     return frame;
 }
 
-TEST(WorkerInbox, TakesWhatThereIs) {
+TEST(WorkerInbox, TakesAllFrames) {
     Inbox inbox;
     EXPECT_TRUE(inbox.take().empty());
     EXPECT_TRUE(inbox.push(frame_of(8)));
@@ -50,7 +50,7 @@ TEST(WorkerInbox, FramesKeepTheirOrderAndJobsAllArrive) {
         }
     });
     std::vector<std::thread> posters;
-    int done = 0;  // the dispatcher's alone: jobs run there
+    int done = 0;  // accessed only by the dispatcher, which runs the jobs
     for (int i = 0; i < kPosters; ++i) {
         posters.emplace_back([&] {
             for (int job = 0; job < kJobs; ++job) {
@@ -79,7 +79,7 @@ TEST(WorkerInbox, FramesKeepTheirOrderAndJobsAllArrive) {
     EXPECT_EQ(done, kJobs * kPosters);
 }
 
-TEST(WorkerInbox, AFullInboxMakesTheReceiverWait) {
+TEST(WorkerInbox, FullInboxBlocksTheReceiver) {
     Inbox inbox;
     ASSERT_TRUE(inbox.push(frame_of(Inbox::kMaxFrameBytes)));
     std::atomic<bool> through{false};
@@ -95,7 +95,7 @@ TEST(WorkerInbox, AFullInboxMakesTheReceiverWait) {
     EXPECT_EQ(inbox.take().frames.size(), 1u);
 }
 
-TEST(WorkerInbox, AFullInboxLetsThroughWhereTheDispatcherWaitsForTheReceiver) {
+TEST(WorkerInbox, FullInboxAdmitsFramesWhileTheDispatcherWaits) {
     Inbox inbox;
     ASSERT_TRUE(inbox.push(frame_of(Inbox::kMaxFrameBytes)));
     std::thread receiver([&] { EXPECT_TRUE(inbox.push(frame_of(1))); });
@@ -114,7 +114,7 @@ TEST(WorkerInbox, AFullInboxLetsThroughWhereTheDispatcherWaitsForTheReceiver) {
     inbox.let_through(false);
 }
 
-// As a worker and its client are connected: the receiving thread, which reads acknowledgements, fills the inbox.
+// As between a worker and its client: the receiving thread, which reads acknowledgements, fills the inbox.
 class InboxFiller final : public wire::Receiver {
   public:
     explicit InboxFiller(Inbox& inbox) : inbox_(inbox) {}
@@ -130,7 +130,7 @@ class InboxFiller final : public wire::Receiver {
     Inbox& inbox_;
 };
 
-TEST(WorkerInbox, MuchOnTheWayBothWaysIsNoDeadlock) {
+TEST(WorkerInbox, HeavyTrafficBothWaysDoesNotDeadlock) {
     constexpr std::size_t kRecordBytes = 64u << 10, kRecords = 3 * Inbox::kMaxFrameBytes / kRecordBytes;
     Inbox inbox, sink;
     InboxFiller worker_side(inbox), client_side(sink);
@@ -146,7 +146,7 @@ TEST(WorkerInbox, MuchOnTheWayBothWaysIsNoDeadlock) {
             EXPECT_TRUE(channel.append(type, kRecordBytes, [](std::byte* at) { std::memset(at, 0, kRecordBytes); }));
         }
     };
-    // The client's receiving thread keeps up; the dispatcher is this thread, and takes nothing while it answers.
+    // The client's receiving thread keeps up. This thread is the dispatcher, which drains nothing while it replies.
     std::thread keeping_up([&] {
         while (!sink.closed()) {
             sink.wait(1ms);
@@ -170,7 +170,7 @@ TEST(WorkerInbox, MuchOnTheWayBothWaysIsNoDeadlock) {
     keeping_up.join();
 }
 
-TEST(WorkerInbox, ClosingWakesEverybody) {
+TEST(WorkerInbox, CloseWakesAllWaiters) {
     Inbox inbox;
     ASSERT_TRUE(inbox.push(frame_of(Inbox::kMaxFrameBytes)));
     std::thread receiver([&] { EXPECT_FALSE(inbox.push(frame_of(1))); });
@@ -178,11 +178,11 @@ TEST(WorkerInbox, ClosingWakesEverybody) {
     inbox.close();
     receiver.join();
     EXPECT_TRUE(inbox.closed());
-    inbox.wait();  // does not
+    inbox.wait();  // returns at once
     EXPECT_FALSE(inbox.push(frame_of(1)));
 }
 
-TEST(WorkerHelpers, WorkRunsElsewhereAndItsEndHere) {
+TEST(WorkerHelpers, WorkRunsOnAHelperAndItsEndOnTheDispatcher) {
     Inbox inbox;
     Helpers helpers(inbox);
     const auto here = std::this_thread::get_id();
@@ -209,7 +209,7 @@ TEST(WorkerHelpers, WorkRunsElsewhereAndItsEndHere) {
     EXPECT_EQ(worked, kJobs);
 }
 
-TEST(WorkerHelpers, WhereNoMoreThreadsAreToBeHadThoseThereDoTheWork) {
+TEST(WorkerHelpers, ExistingThreadsDoTheWorkWhenNoMoreCanStart) {
     Inbox inbox;
     Helpers helpers(inbox);
     const ThreadShortage shortage;

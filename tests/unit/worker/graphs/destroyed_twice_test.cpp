@@ -1,4 +1,4 @@
-// What a helper destroys is destroyed once, also for a client that does not wait for the end of it.
+// A helper destroys an object once, even if the client sends the destruction twice without waiting for a reply.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace {
 std::atomic<int> destroyed{0};
 std::atomic<bool> may_end{false};
 
-TEST(DestroyedTwice, GoesToTheDriverOnce) {
+TEST(DestroyedTwice, IsPassedToTheDriverOnce) {
     driver::Library library;
     add_idle_gpu(library.api);
     library.api.cuCtxPopCurrent_v2 = [](CUcontext*) { return CUDA_SUCCESS; };

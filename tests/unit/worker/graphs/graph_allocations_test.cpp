@@ -1,4 +1,4 @@
-// What graphs allocate, against the quota, with a driver that says what an H200's did.
+// The accounting of graphs' allocations against the quota, over a driver with an H200's measured values.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -13,8 +13,8 @@ using worker::BytesByDevice;
 using worker::GraphMemoryUse;
 
 constexpr std::uint64_t kMiB = 1u << 20;
-std::uint64_t reserved = 0;  // what the driver has
-std::uint64_t idle = 0;      // of that, what a trim gives back
+std::uint64_t reserved = 0;  // what the driver has reserved
+std::uint64_t idle = 0;      // the part of it that a trim releases
 unsigned trims = 0;
 
 class GraphAllocations : public testing::Test {
@@ -39,7 +39,7 @@ class GraphAllocations : public testing::Test {
         use.frees_all = frees_all;
         return use;
     }
-    // The driver has `after` behind it.
+    // After the launch the driver has reserved `after`.
     CUresult launch(GraphMemoryUse& use, std::uint64_t after, CUstream in = nullptr) {
         BytesByDevice charged;
         const CUresult result = memory.begin(api, use, in, charged);
@@ -53,12 +53,12 @@ class GraphAllocations : public testing::Test {
     driver::Api api{};
     worker::MemoryAccount account;
     worker::GraphMemory memory{account};
-    std::uint64_t charged_bytes = 0;  // ahead of the last launch
+    std::uint64_t charged_bytes = 0;  // before the last launch
     const CUstream other = reinterpret_cast<CUstream>(16);
 };
 
-// Freed in step they share their memory; each that keeps its own needs more.
-TEST_F(GraphAllocations, ThatAreKeptAreChargedWhoeverHadTheMemoryBefore) {
+// Graphs that free their memory in step share it; each one that keeps its memory needs its own.
+TEST_F(GraphAllocations, KeptMemoryIsChargedPerGraph) {
     std::array<GraphMemoryUse, 4> graphs;
     graphs.fill(graph(20 * kMiB, false));
     for (GraphMemoryUse& one : graphs) {
@@ -70,7 +70,7 @@ TEST_F(GraphAllocations, ThatAreKeptAreChargedWhoeverHadTheMemoryBefore) {
     EXPECT_EQ(account.used_bytes[0], 64 * kMiB);
 }
 
-TEST_F(GraphAllocations, OfOneThatComesAgainAreChargedOnce) {
+TEST_F(GraphAllocations, RelaunchIsChargedOnce) {
     GraphMemoryUse one = graph(40 * kMiB, false);
     EXPECT_EQ(launch(one, 64 * kMiB), CUDA_SUCCESS);
     EXPECT_EQ(launch(one, 64 * kMiB), CUDA_SUCCESS);
@@ -78,7 +78,7 @@ TEST_F(GraphAllocations, OfOneThatComesAgainAreChargedOnce) {
     EXPECT_EQ(launch(one, 64 * kMiB, other), CUDA_ERROR_OUT_OF_MEMORY) << "another stream's are not the same";
 }
 
-TEST_F(GraphAllocations, ThatAreAllFreedAreSharedWithinAStream) {
+TEST_F(GraphAllocations, FreedMemoryIsSharedWithinAStream) {
     GraphMemoryUse first = graph(20 * kMiB, true), second = graph(30 * kMiB, true), keeper = graph(10 * kMiB, false);
     EXPECT_EQ(launch(first, 32 * kMiB), CUDA_SUCCESS);
     EXPECT_EQ(launch(second, 32 * kMiB), CUDA_SUCCESS);
@@ -88,12 +88,12 @@ TEST_F(GraphAllocations, ThatAreAllFreedAreSharedWithinAStream) {
         EXPECT_EQ(launch(second, 32 * kMiB), CUDA_SUCCESS);
         EXPECT_EQ(charged_bytes, 0u) << i;
     }
-    EXPECT_EQ(launch(keeper, 32 * kMiB), CUDA_SUCCESS);  // it took what they share
+    EXPECT_EQ(launch(keeper, 32 * kMiB), CUDA_SUCCESS);  // the keeper took the memory that they share
     EXPECT_EQ(launch(first, 64 * kMiB), CUDA_SUCCESS);
     EXPECT_EQ(charged_bytes, 32 * kMiB);
 }
 
-TEST_F(GraphAllocations, ATrimThatGivesNothingBackChangesNothing) {
+TEST_F(GraphAllocations, TrimWithoutEffectChangesNothing) {
     GraphMemoryUse one = graph(34 * kMiB, true);
     EXPECT_EQ(launch(one, 64 * kMiB), CUDA_SUCCESS);
     memory.trim_if_any(api, 0);

@@ -1,4 +1,4 @@
-// Pinned memory of graphs, and the limits of their shape.
+// Pinned memory of graphs, and the limits of a graph's shape.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -45,8 +45,8 @@ class PinnedMemoryTest : public testing::Test {
     PinnedMemory memory{api, [this](std::function<void()> job) { jobs_.push_back(std::move(job)); }};
 };
 
-// The driver would wait for work that waits for us.
-TEST_F(PinnedMemoryTest, IsUsedAgainInsteadOfGivenBack) {
+// Returning memory would make the driver wait for work that may itself wait for the worker.
+TEST_F(PinnedMemoryTest, IsReusedInsteadOfReturned) {
     PinnedMemory::BlockPtr first, second;
     ASSERT_EQ(memory.allocate(100, first), CUDA_SUCCESS);
     ASSERT_EQ(memory.allocate(5000, second), CUDA_SUCCESS);
@@ -64,7 +64,7 @@ TEST_F(PinnedMemoryTest, IsUsedAgainInsteadOfGivenBack) {
     EXPECT_TRUE(jobs_.empty());
 }
 
-TEST_F(PinnedMemoryTest, IsNotUsedAgainAfterItsContext) {
+TEST_F(PinnedMemoryTest, IsNotReusedAfterItsContext) {
     PinnedMemory::BlockPtr idle, used;
     ASSERT_EQ(memory.allocate(100, idle), CUDA_SUCCESS);
     ASSERT_EQ(memory.allocate(100, used), CUDA_SUCCESS);
@@ -85,16 +85,16 @@ TEST_F(PinnedMemoryTest, IsBounded) {
     ASSERT_EQ(memory.allocate(PinnedMemory::kMaxBytes / 2, rest), CUDA_SUCCESS);
     EXPECT_EQ(memory.allocate(1, more), CUDA_ERROR_OUT_OF_MEMORY);
     half.reset();
-    EXPECT_EQ(memory.allocate(1, more), CUDA_ERROR_OUT_OF_MEMORY) << "what is idle is of another size";
+    EXPECT_EQ(memory.allocate(1, more), CUDA_ERROR_OUT_OF_MEMORY) << "the idle block has another size";
     EXPECT_EQ(memory.allocate(1, more), CUDA_ERROR_OUT_OF_MEMORY);
-    EXPECT_EQ(jobs_.size(), 1u) << "it is given back, once, and not on this thread, which may not wait";
+    EXPECT_EQ(jobs_.size(), 1u) << "it is returned once, on another thread, since this one may not wait";
     EXPECT_EQ(calls.unregistered, 0);
     run_jobs();
     EXPECT_EQ(calls.unregistered, 1);
     EXPECT_EQ(memory.allocate(1, more), CUDA_SUCCESS);
 }
 
-TEST_F(PinnedMemoryTest, ARefusalOfTheDriverCostsNothing) {
+TEST_F(PinnedMemoryTest, DriversRefusalCostsNothing) {
     calls.result = CUDA_ERROR_INVALID_CONTEXT;
     PinnedMemory::BlockPtr block;
     EXPECT_EQ(memory.allocate(100, block), CUDA_ERROR_INVALID_CONTEXT);
@@ -102,7 +102,7 @@ TEST_F(PinnedMemoryTest, ARefusalOfTheDriverCostsNothing) {
     EXPECT_EQ(memory.used_bytes(), 0u);
 }
 
-// Graphs by number; each node is an empty one, or holds the graph of the number that it says.
+// Graphs by number. Each node is an empty node, or a child graph node with that number.
 std::map<std::uintptr_t, std::vector<std::uintptr_t>> graphs;
 
 class GraphShapeTest : public testing::Test {
@@ -133,7 +133,7 @@ class GraphShapeTest : public testing::Test {
     worker::GraphShape shape;
 };
 
-TEST_F(GraphShapeTest, CountsWhatLiesWithin) {
+TEST_F(GraphShapeTest, CountsNestedGraphs) {
     graphs[1] = {0, 2, 2};
     graphs[2] = {0, 0, 3};
     graphs[3] = {0};
@@ -159,7 +159,7 @@ TEST_F(GraphShapeTest, StopsAtTheLimits) {
     for (std::uintptr_t i = 1; i < 60; ++i) {
         graphs[i] = {i + 1, i + 1};
     }
-    EXPECT_EQ(shape_of(1), CUDA_ERROR_OUT_OF_MEMORY) << "nor may it take for ever to find that out";
+    EXPECT_EQ(shape_of(1), CUDA_ERROR_OUT_OF_MEMORY) << "the check must end as well";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A graph node's parameters, from a client that may say anything, as the driver gets them.
+// Checks how graph node parameters from a hostile client are translated for the driver.
 #include "server/worker/graphs/graph_params.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ class GraphParamsTest : public testing::Test {
     std::vector<unsigned char> payload;
 };
 
-TEST_F(GraphParamsTest, AKernelsArgumentsAreOneBuffer) {
+TEST_F(GraphParamsTest, KernelArgumentsAreOneBuffer) {
     node.type = CU_GRAPH_NODE_TYPE_KERNEL;
     node.function = kFunction;
     node.grid_y = 7;
@@ -60,7 +60,7 @@ TEST_F(GraphParamsTest, AKernelsArgumentsAreOneBuffer) {
     EXPECT_EQ(kernel.extra[4], CU_LAUNCH_PARAM_END);
 }
 
-TEST_F(GraphParamsTest, AKernelNeedsAFunctionOfTheSession) {
+TEST_F(GraphParamsTest, KernelNeedsAFunctionOfTheSession) {
     node.type = CU_GRAPH_NODE_TYPE_KERNEL;
     EXPECT_EQ(read(), CUDA_ERROR_INVALID_HANDLE);
     for (const std::uint64_t handle : {std::uint64_t{0xf00}, codec::make_handle(codec::HandleKind::function, 2),
@@ -73,7 +73,7 @@ TEST_F(GraphParamsTest, AKernelNeedsAFunctionOfTheSession) {
     EXPECT_EQ(read(), CUDA_ERROR_INVALID_CONTEXT);
 }
 
-TEST_F(GraphParamsTest, HostMemoryIsANameOrNothing) {
+TEST_F(GraphParamsTest, HostMemoryMustBeAName) {
     constexpr auto kHost = CU_MEMORYTYPE_HOST, kDevice = CU_MEMORYTYPE_DEVICE, kUnified = CU_MEMORYTYPE_UNIFIED;
     const std::uint64_t name = host_memory_name(5), address = reinterpret_cast<std::uint64_t>(&name);
     copy_with(kHost, name, kDevice, 0x1000);
@@ -87,21 +87,21 @@ TEST_F(GraphParamsTest, HostMemoryIsANameOrNothing) {
     copy_with(kHost, name, kHost, name + 1);
     EXPECT_EQ(read(), CUDA_ERROR_INVALID_VALUE);
     copy_with(kUnified, address, kDevice, 0x1000);
-    EXPECT_EQ(read(), CUDA_ERROR_INVALID_VALUE) << "it might be the host's";
+    EXPECT_EQ(read(), CUDA_ERROR_INVALID_VALUE) << "it might be host memory";
     copy_with(kDevice, 0x1000, kUnified, address);
     EXPECT_EQ(read(), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_F(GraphParamsTest, AHostFunctionIsAName) {
+TEST_F(GraphParamsTest, HostFunctionIsAName) {
     node.type = CU_GRAPH_NODE_TYPE_HOST;
     node.host_function = 0x4141414141414141;
     NodeParameters parameters;
     ASSERT_EQ(read(parameters), CUDA_SUCCESS);
-    EXPECT_EQ(parameters.driver.host.fn, worker::placeholder_function) << "what a client says is not called";
+    EXPECT_EQ(parameters.driver.host.fn, worker::placeholder_function) << "the client's function pointer is not called";
     EXPECT_EQ(parameters.driver.host.userData, reinterpret_cast<void*>(0x4141414141414141));
 }
 
-TEST_F(GraphParamsTest, ArraysAreAsLongAsTheirCountSays) {
+TEST_F(GraphParamsTest, ArrayLengthsMatchTheirCounts) {
     for (const int type : {CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, CU_GRAPH_NODE_TYPE_MEM_ALLOC}) {
         const std::size_t element =
             type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP ? sizeof(CUstreamBatchMemOpParams) : sizeof(CUmemAccessDesc);
@@ -122,7 +122,7 @@ TEST_F(GraphParamsTest, ArraysAreAsLongAsTheirCountSays) {
     }
 }
 
-TEST_F(GraphParamsTest, AllocationsCarryNoPointerOfTheClient) {
+TEST_F(GraphParamsTest, AllocationsHaveNoClientPointer) {
     node.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
     node.pool.win32SecurityAttributes = reinterpret_cast<void*>(0x4141);
     node.bytes = 77;
@@ -133,7 +133,7 @@ TEST_F(GraphParamsTest, AllocationsCarryNoPointerOfTheClient) {
     EXPECT_EQ(parameters.driver.alloc.bytesize, 77u);
 }
 
-TEST_F(GraphParamsTest, EventsAreTheSessionsAndStayTheDrivers) {
+TEST_F(GraphParamsTest, EventsBelongToTheSessionAndAreKept) {
     const auto client = codec::from_wire<CUevent>(codec::make_handle(codec::HandleKind::event, 1));
     auto state = std::make_shared<worker::EventState>();
     state->driver = reinterpret_cast<CUevent>(0xe00);
@@ -159,9 +159,9 @@ TEST_F(GraphParamsTest, UnknownTypesAreRefused) {
     }
 }
 
-// ---- what is given back
+// ---- parameters that are returned
 
-// The driver's answer, for functions without a place for it.
+// The driver's answer; a static, since plain functions return it.
 CUDA_KERNEL_NODE_PARAMS answer;
 
 class DescribeKernel : public GraphParamsTest {
@@ -198,26 +198,26 @@ class DescribeKernel : public GraphParamsTest {
     std::size_t bytes = 0;
 };
 
-TEST_F(DescribeKernel, GivesArgumentsThatLieApart) {
+TEST_F(DescribeKernel, ReturnsSeparateArguments) {
     std::uint32_t first = 0x11223344;
     std::uint64_t second = 0x5566778899aabbcc;
     void* arguments[] = {&first, &second};
     answer.kernelParams = arguments;
     ASSERT_EQ(describe(16), CUDA_SUCCESS);
-    EXPECT_EQ(node.function, kFunction) << "by the client's name";
+    EXPECT_EQ(node.function, kFunction) << "the client's handle is returned";
     EXPECT_EQ(bytes, 16u);
     EXPECT_EQ(std::memcmp(payload.data(), &first, 4), 0);
     EXPECT_EQ(std::memcmp(payload.data() + 8, &second, 8), 0);
     ASSERT_EQ(describe(15), CUDA_SUCCESS);
-    EXPECT_EQ(bytes, 16u) << "it is said how much room is needed";
+    EXPECT_EQ(bytes, 16u) << "the required size is returned";
     EXPECT_EQ(std::memcmp(payload.data(), &first, 4), 0);
-    EXPECT_EQ(payload[8], 0xee) << "and not a byte written that there is no room for";
+    EXPECT_EQ(payload[8], 0xee) << "nothing is written beyond the room";
     ASSERT_EQ(describe(0), CUDA_SUCCESS);
     EXPECT_EQ(bytes, 16u);
 }
 
-// One that was captured before its kernel was loaded.
-TEST_F(DescribeKernel, GivesArgumentsOfAKernelWithoutAFunction) {
+// A node that was captured before its kernel was loaded.
+TEST_F(DescribeKernel, ReturnsArgumentsOfAKernelWithoutAFunction) {
     const auto kernel = codec::from_wire<CUkernel>(codec::make_handle(codec::HandleKind::kernel, 2));
     handles.bind(kernel, reinterpret_cast<CUkernel>(0xbe0));
     std::uint16_t only = 0x1122;
@@ -231,7 +231,7 @@ TEST_F(DescribeKernel, GivesArgumentsOfAKernelWithoutAFunction) {
     EXPECT_EQ(std::memcmp(payload.data(), &only, 2), 0);
 }
 
-TEST_F(DescribeKernel, GivesArgumentsThatArePacked) {
+TEST_F(DescribeKernel, ReturnsPackedArguments) {
     unsigned char buffer[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     std::size_t size = sizeof buffer;
     void* in_order[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
@@ -246,12 +246,12 @@ TEST_F(DescribeKernel, GivesArgumentsThatArePacked) {
         EXPECT_EQ(payload[12], 0xee);
         EXPECT_EQ(describe(12), CUDA_SUCCESS);
         ASSERT_EQ(describe(11), CUDA_SUCCESS);
-        EXPECT_EQ(bytes, 12u) << "it is said how much room is needed";
+        EXPECT_EQ(bytes, 12u) << "the required size is returned";
         EXPECT_EQ(std::memcmp(payload.data(), buffer, 11), 0);
     }
 }
 
-TEST_F(DescribeKernel, GivesNoArgumentsWhereThereAreNone) {
+TEST_F(DescribeKernel, ReturnsNoArgumentsForNone) {
     ASSERT_EQ(describe(8), CUDA_SUCCESS);
     EXPECT_EQ(bytes, 0u);
     std::size_t size = 4;
@@ -261,8 +261,8 @@ TEST_F(DescribeKernel, GivesNoArgumentsWhereThereAreNone) {
     EXPECT_EQ(bytes, 0u);
 }
 
-// The type alone is said of what has nothing else that is asked for; of a type that is not known, nothing.
-TEST(Describe, SaysNoMoreThanItKnows) {
+// For a type without returned parameters only the type is described; an unknown type is an error.
+TEST(Describe, OtherTypesAreReturnedWithoutParameters) {
     static CUgraphNodeType type;
     driver::Api api{};
     api.cuGraphNodeGetType = [](CUgraphNode, CUgraphNodeType* to) {

@@ -1,4 +1,5 @@
-// Which images' kernels may print: what is in a container counts, compressed or not, and what cannot be read.
+// Which images' kernels may print. A container's entries count, compressed or not; an unreadable image counts as
+// printing.
 
 #include "server/worker/images/image_prints.h"
 
@@ -20,7 +21,7 @@ constexpr std::string_view kPrinting =
     ".version 7.0\n.target sm_70\n.address_size 64\n.extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 "
     "a);\n";
 
-// As Images holds it: with a NUL behind it.
+// As Images stores it, with a NUL at its end.
 std::vector<std::byte> image(std::string_view text) {
     const auto bytes = std::as_bytes(std::span(text));
     std::vector<std::byte> made(bytes.begin(), bytes.end());
@@ -39,13 +40,13 @@ TEST(ImagePrints, PtxThatMentionsPrinting) {
     EXPECT_TRUE(image_prints(image(kPrinting)));
 }
 
-TEST(ImagePrints, AContainersEntries) {
+TEST(ImagePrints, ContainersEntries) {
     EXPECT_FALSE(image_prints(container(kSilent)));
     EXPECT_TRUE(image_prints(container(kPrinting)));
-    EXPECT_TRUE(image_prints(container(kSilent, Kind::lto_ir))) << "what it calls is not written in it as text";
+    EXPECT_TRUE(image_prints(container(kSilent, Kind::lto_ir))) << "LTO IR does not contain function names as text";
 }
 
-TEST(ImagePrints, WhatNvccMakesIsReadCompressedOrNot) {
+TEST(ImagePrints, CompressedAndPlainEntriesAreRead) {
     for (const char* const name : {"none.fatbin", "size.fatbin", "speed.fatbin", "balance.fatbin", "kernels.cubin"}) {
         EXPECT_FALSE(image_prints(fatbin::test::fixture(name))) << name;
     }
@@ -54,14 +55,14 @@ TEST(ImagePrints, WhatNvccMakesIsReadCompressedOrNot) {
     }
 }
 
-TEST(ImagePrints, ContainersInARowAreAllRead) {
+TEST(ImagePrints, ConsecutiveContainersAreAllRead) {
     std::vector<std::byte> row = fatbin::test::make_container({{Kind::ptx, 90, 0, std::string(kSilent)}});
     const std::vector<std::byte> linked = container(kPrinting);
     row.insert(row.end(), linked.begin(), linked.end());
     EXPECT_TRUE(image_prints(row));
 }
 
-TEST(ImagePrints, WhatCannotBeReadCounts) {
+TEST(ImagePrints, UnreadableImagesCountAsPrinting) {
     std::vector<std::byte> damaged = container(kSilent);
     damaged.resize(damaged.size() / 2);
     EXPECT_TRUE(image_prints(damaged));

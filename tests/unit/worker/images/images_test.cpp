@@ -1,4 +1,4 @@
-// Code images in a session, and those that are kept for later ones.
+// Code images of a session, and images kept for later sessions.
 
 #include "server/worker/images/images.h"
 
@@ -47,7 +47,7 @@ CUresult give(Images& images, const std::string& text) {
     return offered == CUDA_SUCCESS ? images.add(hash(text), 0, bytes_of(text)) : offered;
 }
 
-TEST(ImagesOfASession, AreWholeWhenTheirLastByteIsThere) {
+TEST(ImagesOfASession, AreCompleteWithTheirLastByte) {
     Images images;
     const std::string text = "12345";
     ASSERT_EQ(images.offer(hash(text), 5), CUDA_SUCCESS);
@@ -60,30 +60,30 @@ TEST(ImagesOfASession, AreWholeWhenTheirLastByteIsThere) {
     EXPECT_EQ(use.bytes()->back(), std::byte{0}) << "PTX is text: it ends with a NUL";
     EXPECT_EQ((*use.bytes())[4], std::byte{'5'});
     ASSERT_EQ(images.offer(hash(text), 5), CUDA_SUCCESS);
-    EXPECT_EQ(used(images, hash(text)).outcome(), Outcome::ready) << "an offer of what is here changes nothing";
+    EXPECT_EQ(used(images, hash(text)).outcome(), Outcome::ready) << "a repeated offer changes nothing";
 }
 
-TEST(ImagesOfASession, RefuseWhatDoesNotFit) {
+TEST(ImagesOfASession, RefuseDataThatContradictsTheOffer) {
     Images images;
     const std::string text = "12345678";
     const ImageHash name = hash(text);
     EXPECT_EQ(images.offer(name, 0), CUDA_ERROR_INVALID_IMAGE);
     EXPECT_EQ(images.offer(name, Images::kMaxImageBytes + 1), CUDA_ERROR_INVALID_IMAGE);
     EXPECT_EQ(images.offer(name, ~std::uint64_t{0}), CUDA_ERROR_INVALID_IMAGE);
-    EXPECT_EQ(images.add(name, 0, bytes_of(text)), CUDA_ERROR_INVALID_VALUE) << "what was refused takes no bytes";
+    EXPECT_EQ(images.add(name, 0, bytes_of(text)), CUDA_ERROR_INVALID_VALUE) << "a refused offer accepts no data";
     EXPECT_EQ(images.add(hash("9"), 0, bytes_of(text)), CUDA_ERROR_INVALID_VALUE) << "never offered";
     ASSERT_EQ(images.offer(name, 8), CUDA_SUCCESS);
     EXPECT_EQ(images.add(name, 4, bytes_of(text).first(4)), CUDA_ERROR_INVALID_VALUE) << "a gap";
     EXPECT_EQ(images.add(name, ~std::uint64_t{0}, bytes_of(text).first(4)), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(images.add(name, 0, bytes_of(text).first(5)), CUDA_SUCCESS);
     EXPECT_EQ(images.add(name, 5, bytes_of(text).first(4)), CUDA_ERROR_INVALID_VALUE) << "beyond its end";
-    EXPECT_EQ(images.add(name, 5, {}), CUDA_SUCCESS) << "nothing is little, not wrong";
+    EXPECT_EQ(images.add(name, 5, {}), CUDA_SUCCESS) << "empty data is allowed";
     EXPECT_EQ(images.add(name, 5, bytes_of(text).subspan(5)), CUDA_SUCCESS);
     EXPECT_EQ(used(images, name).outcome(), Outcome::ready);
-    EXPECT_EQ(images.add(name, 8, bytes_of(text).first(1)), CUDA_ERROR_INVALID_VALUE) << "it is whole";
+    EXPECT_EQ(images.add(name, 8, bytes_of(text).first(1)), CUDA_ERROR_INVALID_VALUE) << "the image is complete";
 }
 
-TEST(ImagesOfASession, AnOfferMayBeginAgainButNotWithAnotherSize) {
+TEST(ImagesOfASession, OfferMayBeRepeatedWithTheSameSize) {
     Images images;
     const std::string text = "7777";
     ASSERT_EQ(images.offer(hash(text), 4), CUDA_SUCCESS);
@@ -94,7 +94,7 @@ TEST(ImagesOfASession, AnOfferMayBeginAgainButNotWithAnotherSize) {
     EXPECT_EQ(used(images, hash(text)).outcome(), Outcome::ready);
 }
 
-TEST(ImagesOfASession, MayComeCompressed) {
+TEST(ImagesOfASession, MayBeCompressed) {
     Images images;
     const std::string text(300000, 'x');
     const auto half = std::as_bytes(bytes_of(text)).first(150000);
@@ -103,7 +103,7 @@ TEST(ImagesOfASession, MayComeCompressed) {
     EXPECT_LT(packed->size(), 1000u);
     const std::span piece(reinterpret_cast<const unsigned char*>(packed->data()), packed->size());
     ASSERT_EQ(images.offer(hash(text), text.size()), CUDA_SUCCESS);
-    EXPECT_EQ(images.add(hash(text), 0, piece, 150001), CUDA_ERROR_INVALID_VALUE) << "it does not become so much";
+    EXPECT_EQ(images.add(hash(text), 0, piece, 150001), CUDA_ERROR_INVALID_VALUE) << "it unpacks to fewer bytes";
     EXPECT_EQ(images.add(hash(text), 0, piece, 149999), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(images.add(hash(text), 0, piece.first(piece.size() / 2), 150000), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(images.add(hash(text), 0, piece, 150000), CUDA_SUCCESS);
@@ -111,7 +111,7 @@ TEST(ImagesOfASession, MayComeCompressed) {
     EXPECT_EQ(used(images, hash(text)).outcome(), Outcome::ready);
 }
 
-TEST(ImagesOfASession, WhatDoesNotBecomeSmallerIsNotCompressed) {
+TEST(ImagesOfASession, IncompressibleDataIsNotCompressed) {
     std::string noise;
     for (unsigned i = 0, state = 1; i < 100000; ++i) {
         state = state * 1664525u + 1013904223u;
@@ -146,18 +146,18 @@ class KeptImages : public ::testing::Test {
     std::string file_of(const std::string& text, const std::string& tenant = "one") const {
         return root_ + "/" + tenant + "/" + to_string(sha256(std::as_bytes(bytes_of(text))));
     }
-    // As if it had last been used so long ago.
+    // Makes the image's last use appear this long ago.
     void age(const std::string& text, int seconds, const std::string& tenant = "one") const {
         const timespec then[2] = {{std::time(nullptr) - seconds, 0}, {std::time(nullptr) - seconds, 0}};
         EXPECT_EQ(::utimensat(AT_FDCWD, file_of(text, tenant).c_str(), then, 0), 0);
     }
 
-    static constexpr std::uint64_t kFileBytes = ImageStore::kLeastFileBytes;  // of each small one
+    static constexpr std::uint64_t kFileBytes = ImageStore::kLeastFileBytes;  // of each small image
 
     std::string root_;
 };
 
-TEST_F(KeptImages, AreFoundByLaterSessionsOfTheTenantAlone) {
+TEST_F(KeptImages, AreFoundOnlyByLaterSessionsOfTheTenant) {
     Images first;
     const auto store = open();
     first.set_store(store.get());
@@ -181,7 +181,7 @@ TEST_F(KeptImages, AreFoundByLaterSessionsOfTheTenantAlone) {
     EXPECT_EQ(others->find(hash("image")), nullptr);
 }
 
-TEST_F(KeptImages, AFalseNameIsNeitherUsedNorKept) {
+TEST_F(KeptImages, WrongHashIsNeitherUsedNorKept) {
     Images images;
     const auto store = open();
     images.set_store(store.get());
@@ -190,11 +190,11 @@ TEST_F(KeptImages, AFalseNameIsNeitherUsedNorKept) {
     EXPECT_EQ(used(images, hash("good")).outcome(), Outcome::false_name);
     store->finish(std::chrono::seconds(20));
     EXPECT_FALSE(fs::exists(file_of("good")));
-    EXPECT_EQ(give(images, "good"), CUDA_SUCCESS) << "the true one may still come";
+    EXPECT_EQ(give(images, "good"), CUDA_SUCCESS) << "the right data may still be added";
     EXPECT_EQ(used(images, hash("good")).outcome(), Outcome::ready);
 }
 
-TEST_F(KeptImages, WhatWasDamagedIsRemoved) {
+TEST_F(KeptImages, DamagedFilesAreRemoved) {
     const auto store = open();
     for (const char* damage : {"", "imag", "imagf", "image and more"}) {
         keep(*store, "image");
@@ -205,17 +205,17 @@ TEST_F(KeptImages, WhatWasDamagedIsRemoved) {
     }
 }
 
-TEST_F(KeptImages, NothingButFilesIsRead) {
+TEST_F(KeptImages, OnlyRegularFilesAreRead) {
     const auto store = open();
     std::ofstream(root_ + "/outside") << "image";
     fs::create_symlink(root_ + "/outside", file_of("image"));
     EXPECT_EQ(store->find(hash("image")), nullptr);
     fs::remove(file_of("image"));
     ASSERT_EQ(::mkfifo(file_of("image").c_str(), 0600), 0);
-    EXPECT_EQ(store->find(hash("image")), nullptr) << "and nobody waits for a writer";
+    EXPECT_EQ(store->find(hash("image")), nullptr) << "the read does not wait for a writer";
 }
 
-TEST_F(KeptImages, WhatIsNoImageStays) {
+TEST_F(KeptImages, ForeignFilesAreKept) {
     fs::create_directories(root_ + "/data");
     std::ofstream(root_ + "/data/precious") << "somebody's";
     std::ofstream(root_ + "/note") << "somebody's";
@@ -223,30 +223,30 @@ TEST_F(KeptImages, WhatIsNoImageStays) {
     for (const char letter : {'a', 'b', 'c'}) {
         keep(*store, std::string(1000, letter));
     }
-    EXPECT_FALSE(fs::exists(file_of(std::string(1000, 'a')))) << "room was made";
+    EXPECT_FALSE(fs::exists(file_of(std::string(1000, 'a')))) << "an old image must be evicted";
     EXPECT_TRUE(fs::exists(root_ + "/data/precious"));
     EXPECT_TRUE(fs::exists(root_ + "/note"));
 }
 
-TEST_F(KeptImages, TheOneUsedLongestAgoMakesRoom) {
+TEST_F(KeptImages, LeastRecentlyUsedImageIsEvicted) {
     const auto store = open("one", 2 * kFileBytes + 100);
     const std::string a(1000, 'a'), b(1000, 'b'), c(1000, 'c');
     keep(*store, a);
     keep(*store, b);
     age(a, 20);
     age(b, 10);
-    ASSERT_NE(store->find(hash(a)), nullptr) << "now it is b that was used longest ago";
+    ASSERT_NE(store->find(hash(a)), nullptr) << "makes b the least recently used";
     keep(*store, c);
     EXPECT_TRUE(fs::exists(file_of(a)));
     EXPECT_FALSE(fs::exists(file_of(b)));
     EXPECT_TRUE(fs::exists(file_of(c)));
     const std::string d(2 * kFileBytes + 200, 'd');
     keep(*store, d);
-    EXPECT_FALSE(fs::exists(file_of(d))) << "larger than all there may be";
+    EXPECT_FALSE(fs::exists(file_of(d))) << "larger than the limit";
     EXPECT_TRUE(fs::exists(file_of(a)));
 }
 
-TEST_F(KeptImages, WhoHoldsMostMakesRoom) {
+TEST_F(KeptImages, TenantWithMostMemoryIsEvictedFirst) {
     constexpr auto kLimit = 3 * kFileBytes + 100;
     const auto large = open("large", kLimit), small = open("small", kLimit);
     const std::string a(1000, 'a'), b(1000, 'b'), c(1000, 'c'), d(1000, 'd');
@@ -256,12 +256,12 @@ TEST_F(KeptImages, WhoHoldsMostMakesRoom) {
     keep(*large, c);
     age(b, 50, "large");
     keep(*large, d);
-    EXPECT_TRUE(fs::exists(file_of(a, "small"))) << "the oldest of all, but not of the one who holds most";
+    EXPECT_TRUE(fs::exists(file_of(a, "small"))) << "the oldest image, but of the tenant with less";
     EXPECT_FALSE(fs::exists(file_of(b, "large")));
     EXPECT_TRUE(fs::exists(file_of(d, "large")));
 }
 
-TEST_F(KeptImages, WhereThereIsNoThreadToWriteNothingIsKept) {
+TEST_F(KeptImages, NothingIsKeptWithoutAWriterThread) {
     const auto store = open();
     {
         const ThreadShortage shortage;
@@ -269,10 +269,10 @@ TEST_F(KeptImages, WhereThereIsNoThreadToWriteNothingIsKept) {
     }
     EXPECT_FALSE(fs::exists(file_of("image")));
     keep(*store, "image");
-    EXPECT_TRUE(fs::exists(file_of("image"))) << "the next one has a thread again";
+    EXPECT_TRUE(fs::exists(file_of("image"))) << "threads can be started again";
 }
 
-TEST_F(KeptImages, WhatCountsIsTheDisk) {
+TEST_F(KeptImages, DiskUsageCounts) {
     const auto store = open("one", 3 * kFileBytes);
     const std::string texts[] = {"1", "2", "3", "4"};
     for (int i = 0; i < 4; ++i) {
@@ -281,12 +281,12 @@ TEST_F(KeptImages, WhatCountsIsTheDisk) {
             age(texts[i], 100 - i);
         }
     }
-    EXPECT_FALSE(fs::exists(file_of(texts[0]))) << "four bytes, but four files";
+    EXPECT_FALSE(fs::exists(file_of(texts[0]))) << "each file counts with its disk blocks";
     EXPECT_TRUE(fs::exists(file_of(texts[1])));
     EXPECT_TRUE(fs::exists(file_of(texts[3])));
 }
 
-TEST_F(KeptImages, NobodyKeepsFilesWithoutEnd) {
+TEST_F(KeptImages, NumberOfFilesIsLimited) {
     const auto store = open("one", std::uint64_t{1} << 40), other = open("other", std::uint64_t{1} << 40);
     keep(*other, "another's");
     for (std::size_t i = 0; i < ImageStore::kMaxFiles + 10; ++i) {
@@ -300,7 +300,7 @@ TEST_F(KeptImages, NobodyKeepsFilesWithoutEnd) {
     EXPECT_TRUE(fs::exists(file_of("another's", "other")));
 }
 
-TEST_F(KeptImages, WhatADeadWriterLeftIsRemoved) {
+TEST_F(KeptImages, LeftoversOfDeadWritersAreRemoved) {
     const auto store = open();
     const std::string left = root_ + "/one/.new-1-left", fresh = root_ + "/one/.new-2-fresh";
     std::ofstream(left) << "half";
@@ -309,13 +309,13 @@ TEST_F(KeptImages, WhatADeadWriterLeftIsRemoved) {
     ASSERT_EQ(::utimensat(AT_FDCWD, left.c_str(), then, 0), 0);
     keep(*store, "image");
     EXPECT_FALSE(fs::exists(left));
-    EXPECT_TRUE(fs::exists(fresh)) << "its writer may live";
+    EXPECT_TRUE(fs::exists(fresh)) << "its writer may still run";
 }
 
-TEST_F(KeptImages, WhereNothingCanBeWrittenWhatIsThereIsFound) {
+TEST_F(KeptImages, UnwritableStoreKeepsNothing) {
     const auto store = open();
     keep(*store, "image");
-    fs::remove_all(root_ + "/one");  // the folder is still held open, and takes no new file
+    fs::remove_all(root_ + "/one");  // the store still has the folder open, and cannot create files in it
     keep(*store, "other");
     EXPECT_EQ(store->find(hash("other")), nullptr);
     EXPECT_FALSE(ImageStore::open("/proc/nothing", "one", 1000));

@@ -1,4 +1,4 @@
-// What the GPU writes to mapped host memory, on its way to the client.
+// The GPU's writes to mapped host memory, and how they are sent to the client.
 #include "server/worker/memory/host_mirrors.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ constexpr std::size_t kBytes = 8u << 20;
 class WorkersMirrors : public testing::Test {
   protected:
     WorkersMirrors() {
-        // An address where nothing is.
+        // An address that is free.
         void* const place = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         munmap(place, kBytes);
         address_ = reinterpret_cast<std::uint64_t>(place);
@@ -28,12 +28,12 @@ class WorkersMirrors : public testing::Test {
     }
     ~WorkersMirrors() override { mirrors_.release(address_); }
 
-    // The GPU writes.
+    // Writes as the GPU would.
     void write(std::size_t word, std::uint64_t value) {
         auto* const words = reinterpret_cast<std::uint64_t*>(address_);
         std::atomic_ref(words[word]).store(value, std::memory_order_relaxed);
     }
-    // What the client has by now.
+    // The value that the client has received so far.
     [[nodiscard]] std::uint64_t clients(std::size_t word) const {
         std::uint64_t value = 0;
         std::memcpy(&value, client_.data() + word * sizeof value, sizeof value);
@@ -53,7 +53,7 @@ class WorkersMirrors : public testing::Test {
     std::size_t records_ = 0;
 };
 
-TEST_F(WorkersMirrors, ChangesAreSentAfterWhatWasCompleteBefore) {
+TEST_F(WorkersMirrors, ChangesAreSentAfterEarlierCompletions) {
     write(7, 1);
     bool settled = false;
     EXPECT_TRUE(mirrors_.watch(
@@ -66,8 +66,8 @@ TEST_F(WorkersMirrors, ChangesAreSentAfterWhatWasCompleteBefore) {
     EXPECT_EQ(clients(7), 1u);
 }
 
-// While what was complete is being told, an answer sends what the GPU has written by then.
-TEST_F(WorkersMirrors, ALaterValueIsNotOverwrittenByAnEarlierOne) {
+// While earlier completions are being reported, an answer sends what the GPU has written until then.
+TEST_F(WorkersMirrors, LaterValueIsNotOverwrittenByAnEarlierOne) {
     write(7, 1);
     write(1000, 1);
     mirrors_.watch(
@@ -75,7 +75,7 @@ TEST_F(WorkersMirrors, ALaterValueIsNotOverwrittenByAnEarlierOne) {
             write(7, 2);
             mirrors_.collect(send());
             EXPECT_EQ(clients(7), 2u);
-            EXPECT_EQ(clients(1000), 1u) << "what was found before goes with it";
+            EXPECT_EQ(clients(1000), 1u) << "earlier changes are sent with it";
         },
         send());
     EXPECT_EQ(clients(7), 2u);
@@ -84,13 +84,13 @@ TEST_F(WorkersMirrors, ALaterValueIsNotOverwrittenByAnEarlierOne) {
     EXPECT_EQ(records_, sent) << "both sides agree";
 }
 
-TEST_F(WorkersMirrors, MuchThatChangedIsSentInPortions) {
+TEST_F(WorkersMirrors, LargeChangesAreSentInPortions) {
     for (std::size_t word = 0; word < kBytes / 8; ++word) {
         write(word, word + 1);
     }
     std::size_t portions = 0;
     mirrors_.watch([&] { ++portions; }, send());
-    EXPECT_GE(portions, 3u);  // most of the bytes are zeros still
+    EXPECT_GE(portions, 3u);  // the first records are short, because most bytes of the words are still zero
     EXPECT_EQ(std::memcmp(client_.data(), reinterpret_cast<const void*>(address_), kBytes), 0);
 }
 

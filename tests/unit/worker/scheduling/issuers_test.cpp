@@ -1,4 +1,4 @@
-// Launches of several streams, issued by several threads: what may change places, and what may not.
+// Launches of several streams that several threads issue: which may be reordered, and which may not.
 
 #include "server/worker/scheduling/issuers.h"
 
@@ -24,17 +24,17 @@ using worker::Worker;
 
 constexpr std::size_t kStreams = 4;
 
-// What the driver was asked, in the order in which it was.
+// The driver calls, in their order.
 struct Seen {
     std::mutex mutex;
     std::map<CUstream, std::vector<std::uint64_t>> launches;  // their serials
     std::set<std::thread::id> threads;
     std::vector<std::size_t> launched_before_memset;
     std::atomic<std::size_t> launched{0};
-    std::uint64_t failing = ~std::uint64_t{0};  // the serial that is refused
+    std::uint64_t failing = ~std::uint64_t{0};  // the serial of the launch that the driver refuses
     CUcontext wanted_context = reinterpret_cast<CUcontext>(0x300);
     std::atomic<std::size_t> without_context{0};
-    std::atomic<bool> refuse_context_once{false};  // to each of the issuers' threads
+    std::atomic<bool> refuse_context_once{false};  // once for each issuer thread
 };
 Seen* seen = nullptr;
 thread_local CUcontext current = nullptr;
@@ -58,7 +58,7 @@ driver::Library recording_driver() {
                             CUstream stream, void**, void** extra) {
         std::uint64_t serial = 0;
         std::memcpy(&serial, extra[1], sizeof serial);
-        // Long enough for others to come first if nothing kept them.
+        // Long enough for other launches to overtake, if nothing prevented it.
         std::this_thread::sleep_for(std::chrono::microseconds(serial % 7 == 0 ? 50 : 1));
         seen->without_context += current == seen->wanted_context ? 0 : 1;
         const std::lock_guard lock(seen->mutex);
@@ -85,7 +85,7 @@ class WorkerIssuers : public testing::Test {
         options.issuers = count;
         return options;
     }
-    // `count` launches, for one stream after the other, `run` for each before the next stream's turn.
+    // Adds `count` launches, in runs of `run` for one stream after the other.
     void add_launches(LaunchingSession& session, FrameOfCommands& frame, std::size_t count, std::size_t run = 1) {
         for (std::size_t i = 0; i < count; ++i) {
             session.add_launch(frame, i / run % kStreams, &serial_, sizeof serial_);
@@ -102,7 +102,7 @@ class WorkerIssuers : public testing::Test {
     std::uint64_t serial_ = 0;
 };
 
-TEST_F(WorkerIssuers, StreamsKeepTheirOrderAndSeveralThreadsIssue) {
+TEST_F(WorkerIssuers, SeveralThreadsIssueInStreamOrder) {
     constexpr std::size_t kLaunches = 2000;
     {
         LaunchingSession session(recording_driver(), kStreams, with_issuers(3));
@@ -124,7 +124,7 @@ TEST_F(WorkerIssuers, StreamsKeepTheirOrderAndSeveralThreadsIssue) {
     EXPECT_EQ(seen_.without_context, 0u);
 }
 
-TEST_F(WorkerIssuers, WhatFollowsWaitsForThem) {
+TEST_F(WorkerIssuers, LaterCommandsWaitForTheIssuers) {
     constexpr std::size_t kRounds = 40, kInRound = 50;
     {
         LaunchingSession session(recording_driver(), kStreams, with_issuers(3));
@@ -144,7 +144,7 @@ TEST_F(WorkerIssuers, WhatFollowsWaitsForThem) {
     EXPECT_EQ(seen_.threads.size(), 4u);
 }
 
-TEST_F(WorkerIssuers, AFailureIsLatched) {
+TEST_F(WorkerIssuers, FailureIsLatchedInItsStream) {
     seen_.failing = 33;
     LaunchingSession session(recording_driver(), kStreams, with_issuers(3));
     FrameOfCommands frame = session.frame();
@@ -153,11 +153,11 @@ TEST_F(WorkerIssuers, AFailureIsLatched) {
     session.send(frame);
     wait_for_launches(100);
     session.end();
-    EXPECT_EQ(session.context().streams_latched, 1u) << "with the stream that it was for";
+    EXPECT_EQ(session.context().streams_latched, 1u) << "latched in its own stream";
     EXPECT_GT(seen_.threads.size(), 1u);
 }
 
-TEST_F(WorkerIssuers, NothingIsIssuedInTheWrongContextAfterOneCouldNotBeEntered) {
+TEST_F(WorkerIssuers, NothingIsIssuedInAWrongContext) {
     constexpr std::size_t kIssuers = 3, kLaunches = 100;
     seen_.refuse_context_once = true;
     LaunchingSession session(recording_driver(), kStreams, with_issuers(kIssuers));
@@ -166,11 +166,11 @@ TEST_F(WorkerIssuers, NothingIsIssuedInTheWrongContextAfterOneCouldNotBeEntered)
     session.send(frame);
     wait_for_launches(kLaunches - kIssuers);
     session.end();
-    EXPECT_EQ(seen_.launched, kLaunches - kIssuers) << "one of each was refused";
+    EXPECT_EQ(seen_.launched, kLaunches - kIssuers) << "each issuer lost one launch";
     EXPECT_EQ(seen_.without_context, 0u);
 }
 
-TEST_F(WorkerIssuers, OneStreamOrNoIssuersIsTheDispatchersAlone) {
+TEST_F(WorkerIssuers, DispatcherIssuesOneStreamOrWithoutIssuers) {
     for (const std::size_t issuers : {std::size_t{3}, std::size_t{0}}) {
         const std::size_t before = seen_.launched;
         LaunchingSession session(recording_driver(), kStreams, with_issuers(issuers));
@@ -184,7 +184,7 @@ TEST_F(WorkerIssuers, OneStreamOrNoIssuersIsTheDispatchersAlone) {
     }
 }
 
-TEST_F(WorkerIssuers, ASessionThatEndsMeanwhileEnds) {
+TEST_F(WorkerIssuers, SessionEndsWhileIssuersWork) {
     LaunchingSession session(recording_driver(), kStreams, with_issuers(3));
     FrameOfCommands frame = session.frame();
     add_launches(session, frame, 5000);

@@ -1,4 +1,4 @@
-// A launch costs the dispatcher no memory of its own.
+// The dispatcher allocates no memory for a launch.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ driver::Library counting_driver() {
     add_idle_gpu(library.api);
     library.api.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                                     CUstream, void**, void**) {
-        const std::size_t number = launched + 1;  // the dispatcher launches, nobody else
+        const std::size_t number = launched + 1;  // only the dispatcher launches here
         if (number == kWarmUpFrames * kLaunchesInFrame) {
             counted_before = allocations_of_thread;
         } else if (number == (kWarmUpFrames + kFrames) * kLaunchesInFrame) {
@@ -34,9 +34,9 @@ driver::Library counting_driver() {
     return library;
 }
 
-TEST(WorkerLaunches, AreIssuedWithoutAllocations) {
+TEST(WorkerLaunches, IssueWithoutAllocating) {
     if (!count_allocations()) {
-        GTEST_SKIP() << "only a sanitizer's runtime lets one count";
+        GTEST_SKIP() << "allocations are counted only under a sanitizer";
     }
     launched = 0;
     LaunchingSession session(counting_driver(), 1, {});
@@ -51,7 +51,7 @@ TEST(WorkerLaunches, AreIssuedWithoutAllocations) {
     while (launched < (kWarmUpFrames + kFrames) * kLaunchesInFrame) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    // Marks, one for 64 launches, and what is taken of the inbox may.
+    // Marks, one per 64 launches, and the inbox may allocate.
     EXPECT_LT(counted_after - counted_before, kFrames * kLaunchesInFrame / 16);
 }
 

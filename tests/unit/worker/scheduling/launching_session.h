@@ -1,7 +1,7 @@
-// A worker's session with one context, one function and some streams of a driver that the user plays, and frames of
-// commands for it, as a client would send them.
+// A worker's session with one context, one function and some streams, over a driver that the test plays, and frames of
+// commands as a client would send them.
 //
-// Ownership: owns the worker and the thread of its dispatcher. Threads: one; the driver is called by the worker's.
+// Ownership: owns the worker and the thread of its dispatcher. Threads: one; the worker's threads call the driver.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace gpupool::test {
 
-// Commands, one behind the other.
+// Builds a frame of consecutive commands.
 class FrameOfCommands {
   public:
     explicit FrameOfCommands(std::uint64_t context) : context_(context) {}
@@ -43,7 +43,7 @@ class FrameOfCommands {
     std::vector<std::byte> data_;
 };
 
-// Contexts, and marks that are reached at once.
+// Adds contexts, and marks that are reached at once.
 inline void add_idle_gpu(driver::Api& api) {
     api.cuCtxSetCurrent = [](CUcontext) { return CUDA_SUCCESS; };
     api.cuCtxGetCurrent = [](CUcontext*) { return CUDA_SUCCESS; };
@@ -94,7 +94,7 @@ class LaunchingSession {
     LaunchingSession(const LaunchingSession&) = delete;
     LaunchingSession& operator=(const LaunchingSession&) = delete;
 
-    // The dispatcher has ended: what it owns may be looked at.
+    // Waits for the dispatcher's end; then a test may read its state.
     void end() {
         if (dispatcher_.joinable()) {
             worker_.stop("the session is over");
@@ -106,7 +106,7 @@ class LaunchingSession {
     static CUstream driver_stream(std::size_t index) { return reinterpret_cast<CUstream>((index + 1) << 8); }
 
     [[nodiscard]] FrameOfCommands frame() const { return FrameOfCommands(kContext); }
-    // A launch in the stream of that index, with the bytes as arguments.
+    // Adds a launch in the stream of that index, with these bytes as arguments.
     void add_launch(FrameOfCommands& frame, std::size_t stream_index, const void* arguments, std::size_t bytes) {
         const LaunchShape shape{function_, 1, 1, 1, 32, 1, 1, 0, 0, 0};
         const LaunchShape* const given_shape = &shape;

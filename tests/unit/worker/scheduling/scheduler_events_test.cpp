@@ -1,4 +1,4 @@
-// Waiting without blocking: when_complete, when_recorded, when_issued, and what becomes of errors.
+// Waiting without blocking: when_complete, when_recorded, when_issued, and how errors propagate.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -11,7 +11,7 @@ namespace {
 using worker::Scheduler;
 using worker::StreamState;
 
-// Polls for longer than the scheduler waits before it asks the driver.
+// Polls for longer than the scheduler relies on marks alone before it queries the driver.
 void poll_for_a_while(worker::Scheduler& scheduler) {
     for (int i = 0; i < 100; ++i) {
         std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -36,7 +36,7 @@ TEST_F(SchedulerTest, WhenCompleteWaitsForTheStreamsWork) {
     EXPECT_FALSE(scheduler.waiting());
 }
 
-TEST_F(SchedulerTest, WhenCompleteTakesItsPlaceBehindHeldWork) {
+TEST_F(SchedulerTest, WhenCompleteWaitsForHeldWork) {
     StreamState& stream = add_stream(1);
     bool ready = false;
     scheduler.hold(stream, step("work", &ready));
@@ -52,7 +52,7 @@ TEST_F(SchedulerTest, WhenCompleteTakesItsPlaceBehindHeldWork) {
     EXPECT_EQ(log, (Log{"work", "done"}));
 }
 
-TEST_F(SchedulerTest, TheLegacyStreamIsMarkedOnAHelperStream) {
+TEST_F(SchedulerTest, LegacyStreamIsMarkedOnAHelperStream) {
     scheduler.issued(context.legacy);
     scheduler.when_complete(context.legacy, note("done"));
     ASSERT_NE(context.helper, nullptr);
@@ -63,10 +63,10 @@ TEST_F(SchedulerTest, TheLegacyStreamIsMarkedOnAHelperStream) {
     EXPECT_EQ(log, Log{"done"});
 }
 
-TEST_F(SchedulerTest, AContextIsCompleteWhenAllItsStreamsAre) {
+TEST_F(SchedulerTest, ContextIsCompleteWhenAllItsStreamsAre) {
     StreamState& a = add_stream(1);
     StreamState& b = add_stream(2, false);
-    add_stream(3);  // never used: nobody waits for it
+    add_stream(3);  // never used, so the context's completion does not depend on it
     scheduler.issued(a);
     scheduler.issued(b);
     scheduler.when_complete(context, note("all"));
@@ -81,7 +81,7 @@ TEST_F(SchedulerTest, AContextIsCompleteWhenAllItsStreamsAre) {
     EXPECT_EQ(fake.records_on(FakeDriver::stream(3)), 0u);
 }
 
-TEST_F(SchedulerTest, TheFirstErrorOfAContextsStreamsIsReportedOnce) {
+TEST_F(SchedulerTest, FirstErrorOfAContextsStreamsIsReportedOnce) {
     StreamState& a = add_stream(1);
     scheduler.issued(a);
     scheduler.when_complete(context, note("all"));
@@ -92,7 +92,7 @@ TEST_F(SchedulerTest, TheFirstErrorOfAContextsStreamsIsReportedOnce) {
     EXPECT_EQ(log, Log{"all!" + std::to_string(CUDA_ERROR_ILLEGAL_ADDRESS)});
 }
 
-TEST_F(SchedulerTest, AMarkThatFailsSaysSoAtOnceAndGivesTheCreditBack) {
+TEST_F(SchedulerTest, FailedMarkIsReportedAtOnceAndReturnsItsCredit) {
     StreamState& stream = add_stream(1);
     scheduler.issued(stream);
     scheduler.issued(stream);
@@ -119,7 +119,7 @@ TEST_F(SchedulerTest, WhenRecordedWaitsForTheEventsRecord) {
     EXPECT_TRUE(fake.alive(event.driver)) << "the application's event is its own";
 }
 
-TEST_F(SchedulerTest, ARetiredEventLivesUntilItsLastWaiterIsDone) {
+TEST_F(SchedulerTest, RetiredEventLivesUntilItsLastWaiterIsDone) {
     StreamState& stream = add_stream(1);
     worker::EventState event;
     const CUevent old = event.driver = fake.recorded_event(stream.driver);
@@ -138,8 +138,8 @@ TEST_F(SchedulerTest, ARetiredEventLivesUntilItsLastWaiterIsDone) {
     EXPECT_EQ(event.waiters, 0u);
 }
 
-// Its context ends while a stream of another one still holds what names it.
-TEST_F(SchedulerTest, AnEventOfAnEndedContextEndsWhoWaitsForItsRecord) {
+// The event's context is destroyed while a stream of another context still holds a command that names it.
+TEST_F(SchedulerTest, ContextsEndFailsWaitsForItsEvents) {
     StreamState& stream = add_stream(1);
     worker::ContextState other;
     worker::Objects objects;
@@ -165,8 +165,8 @@ TEST_F(SchedulerTest, AnEventOfAnEndedContextEndsWhoWaitsForItsRecord) {
     EXPECT_EQ(log, (Log{"record", "event!" + std::to_string(CUDA_ERROR_CONTEXT_IS_DESTROYED)}));
 }
 
-// The second stream waits for the first on the GPU; both become complete after the first was asked.
-TEST_F(SchedulerTest, DataGoesBeforeTheAnswerOfAnotherStreamThatWaitedForIt) {
+// The second stream waits for the first on the GPU. Both complete after the first was polled.
+TEST_F(SchedulerTest, DataPrecedesTheAnswerOfADependentStream) {
     StreamState& first = add_stream(1);
     StreamState& second = add_stream(2);
     worker::EventState event;
@@ -189,8 +189,8 @@ TEST_F(SchedulerTest, DataGoesBeforeTheAnswerOfAnotherStreamThatWaitedForIt) {
     EXPECT_FALSE(scheduler.waiting());
 }
 
-// A stream's end is seen before that of an event on it, which was asked early.
-TEST_F(SchedulerTest, EventsAreToldBeforeTheAnswerOfTheirStream) {
+// The stream's completion is detected before that of an event on it, which was polled earlier.
+TEST_F(SchedulerTest, EventsAreReportedBeforeTheirStreamsAnswer) {
     StreamState& stream = add_stream(1);
     worker::EventState event;
     event.driver = fake.recorded_event(stream.driver);
@@ -204,7 +204,7 @@ TEST_F(SchedulerTest, EventsAreToldBeforeTheAnswerOfTheirStream) {
     EXPECT_EQ(log, (Log{"event", "answer"}));
 }
 
-TEST_F(SchedulerTest, WhatWasFoundCompleteIsToldWhenItsStreamIsForgotten) {
+TEST_F(SchedulerTest, DetectedCompletionIsReportedWhenItsStreamIsForgotten) {
     StreamState& first = add_stream(1);
     StreamState& second = add_stream(2);
     scheduler.mark(first, note("data"), 0, worker::Effect::sends_data);
@@ -216,7 +216,7 @@ TEST_F(SchedulerTest, WhatWasFoundCompleteIsToldWhenItsStreamIsForgotten) {
     EXPECT_EQ(log, Log{"answer"});
 }
 
-TEST_F(SchedulerTest, WhenIssuedRunsInOrderAndNotBeforeWhatIsHeld) {
+TEST_F(SchedulerTest, WhenIssuedRunsInOrderBehindHeldWork) {
     StreamState& stream = add_stream(1);
     scheduler.when_issued([&] { log.push_back("at once"); });
     EXPECT_EQ(log, Log{"at once"});
@@ -234,7 +234,7 @@ TEST_F(SchedulerTest, WhenIssuedRunsInOrderAndNotBeforeWhatIsHeld) {
     EXPECT_EQ(log, (Log{"at once", "first", "after first", "second", "after second"}));
 }
 
-TEST_F(SchedulerTest, AnActionMayAskForMoreWhileItRuns) {
+TEST_F(SchedulerTest, ActionMayAddActions) {
     StreamState& stream = add_stream(1);
     scheduler.issued(stream);
     scheduler.when_complete(stream, [&](CUresult) {
@@ -248,7 +248,7 @@ TEST_F(SchedulerTest, AnActionMayAskForMoreWhileItRuns) {
     EXPECT_EQ(log, (Log{"first", "second"}));
 }
 
-TEST_F(SchedulerTest, ADeadContextWritesNoMarkAndIsFoundAllTheSame) {
+TEST_F(SchedulerTest, DeadContextIsDetectedWithoutAMark) {
     StreamState& a = add_stream(1);
     StreamState& b = add_stream(2);
     scheduler.issued(a);
@@ -267,10 +267,10 @@ TEST_F(SchedulerTest, ADeadContextWritesNoMarkAndIsFoundAllTheSame) {
     log.clear();
     fake.record_result = CUDA_ERROR_LAUNCH_FAILED;
     scheduler.when_complete(a, note("again"));
-    EXPECT_EQ(log, Log{"again" + error}) << "nothing is outstanding, but it is dead";
+    EXPECT_EQ(log, Log{"again" + error}) << "nothing is outstanding, but the context is dead";
 }
 
-// A stream that has something outstanding and then `becomes` what the driver must not be asked for.
+// The stream has outstanding work, then becomes one that the driver must not be queried for.
 void expect_not_asked(FakeDriver& fake, worker::Scheduler& scheduler, StreamState& stream, bool StreamState::*becomes) {
     bool completed = false;
     scheduler.issued(stream);
@@ -284,30 +284,30 @@ void expect_not_asked(FakeDriver& fake, worker::Scheduler& scheduler, StreamStat
     EXPECT_TRUE(completed);
 }
 
-TEST_F(SchedulerTest, ACapturingStreamIsNotAsked) {  // the driver would end the capture
+TEST_F(SchedulerTest, CapturingStreamIsNotQueried) {  // the driver would end the capture
     expect_not_asked(fake, scheduler, add_stream(1), &StreamState::capturing);
 }
 
-TEST_F(SchedulerTest, OnlyWhereKernelsMayPrintHasAMarkAnEventThatIsSynchronized) {
+TEST_F(SchedulerTest, MarksHaveAnEventOnlyWhenKernelsMayPrint) {
     StreamState& stream = add_stream(1);
     scheduler.when_complete(stream, note("silent"));
     EXPECT_EQ(fake.events(), 0u);
     scheduler.expect_output();
     scheduler.mark(
         stream, [](CUresult) {}, 0, worker::Effect::ours);
-    EXPECT_EQ(fake.events(), 0u) << "nobody waits for it";
+    EXPECT_EQ(fake.events(), 0u) << "no wait needs it";
     for (int i = 0; i < 3; ++i) {
         scheduler.issued(stream);
         scheduler.when_complete(stream, note("printed"));
         fake.complete(stream.driver);
         scheduler.poll();
     }
-    EXPECT_EQ(fake.events(), 1u) << "it is used again";
+    EXPECT_EQ(fake.events(), 1u) << "the event is reused";
     EXPECT_EQ(fake.event_synchronizations, 3u);
     EXPECT_EQ(log, (Log{"silent", "printed", "printed", "printed"}));
 }
 
-TEST_F(SchedulerTest, WhatWaitsForTheLastMarkNeedsNoOther) {
+TEST_F(SchedulerTest, WaitForTheLastMarkNeedsNoOther) {
     StreamState& stream = add_stream(1);
     scheduler.mark(stream, note("data"), 0, worker::Effect::sends_data);
     scheduler.at_mark(stream, note("answer"));
@@ -319,21 +319,21 @@ TEST_F(SchedulerTest, WhatWaitsForTheLastMarkNeedsNoOther) {
     EXPECT_EQ(log, (Log{"data", "answer"}));
     scheduler.at_mark(stream, note("alone"));
     scheduler.poll();
-    EXPECT_EQ(log, (Log{"data", "answer", "alone"})) << "nothing came behind the last mark";
+    EXPECT_EQ(log, (Log{"data", "answer", "alone"})) << "there is no work behind the last mark";
     EXPECT_EQ(fake.records_on(stream.driver), 1u);
 }
 
-TEST_F(SchedulerTest, AMarkThatFailedIsNoMarkToWaitFor) {
+TEST_F(SchedulerTest, FailedMarkIsNotWaitedFor) {
     StreamState& stream = add_stream(1);
     scheduler.issued(stream);
     fake.record_result = CUDA_ERROR_LAUNCH_FAILED;
     EXPECT_EQ(scheduler.mark(stream, note("data"), 0, worker::Effect::sends_data), CUDA_ERROR_LAUNCH_FAILED);
     EXPECT_EQ(log, Log{"data!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED)});
     scheduler.when_complete(stream, note("later"));
-    EXPECT_EQ(log.back(), "later!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED)) << "though nothing is outstanding";
+    EXPECT_EQ(log.back(), "later!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED)) << "although nothing is outstanding";
 }
 
-TEST_F(SchedulerTest, WhatHasNothingOutstandingIsComplete) {
+TEST_F(SchedulerTest, StreamWithNothingOutstandingIsComplete) {
     StreamState& stream = add_stream(1);
     StreamState& other = add_stream(2);
     scheduler.when_complete(context, note("nothing yet"));
@@ -352,13 +352,13 @@ TEST_F(SchedulerTest, WhatHasNothingOutstandingIsComplete) {
     EXPECT_FALSE(stream.touched);
 }
 
-TEST_F(SchedulerTest, WhatIsIdleIsToldBehindTheDataOfOthers) {
+TEST_F(SchedulerTest, IdleStreamsAnswerFollowsTheDataOfOthers) {
     StreamState& stream = add_stream(1);
     StreamState& other = add_stream(2);
     scheduler.issued(other);
     scheduler.mark(other, note("data"), 0, worker::Effect::sends_data);
     scheduler.when_complete(stream, note("idle"));
-    EXPECT_EQ(log, Log{}) << "it may have waited for the other";
+    EXPECT_EQ(log, Log{}) << "it may have waited for the other stream";
     fake.complete(other.driver);
     fake.complete(stream.driver);
     scheduler.poll();
@@ -366,7 +366,7 @@ TEST_F(SchedulerTest, WhatIsIdleIsToldBehindTheDataOfOthers) {
     EXPECT_EQ(log, (Log{"data", "idle"}));
 }
 
-TEST_F(SchedulerTest, AtMarkMarksWhatWasIssuedSince) {
+TEST_F(SchedulerTest, AtMarkMarksLaterWork) {
     StreamState& stream = add_stream(1);
     scheduler.mark(stream, note("first"));
     scheduler.issued(stream);
@@ -379,7 +379,7 @@ TEST_F(SchedulerTest, AtMarkMarksWhatWasIssuedSince) {
     EXPECT_EQ(log, (Log{"first", "second"}));
 }
 
-TEST_F(SchedulerTest, AStreamThatTheDriverHasNoMoreIsComplete) {
+TEST_F(SchedulerTest, DestroyedStreamIsComplete) {
     StreamState& stream = add_stream(1);
     scheduler.issued(stream);
     stream.gone = true;
@@ -390,11 +390,11 @@ TEST_F(SchedulerTest, AStreamThatTheDriverHasNoMoreIsComplete) {
     EXPECT_EQ(log, Log{"context"});
 }
 
-TEST_F(SchedulerTest, AStreamThatTheDriverHasNoMoreIsNotAsked) {
+TEST_F(SchedulerTest, DestroyedStreamIsNotQueried) {
     expect_not_asked(fake, scheduler, add_stream(1), &StreamState::gone);
 }
 
-TEST_F(SchedulerTest, WhatWasJustMarkedIsNotMarkedAgain) {
+TEST_F(SchedulerTest, MarkedWorkIsNotMarkedAgain) {
     StreamState& stream = add_stream(1);
     StreamState& other = add_stream(2);
     const auto records = [&] { return fake.records_on(stream.driver) + fake.records_on(context.helper); };
@@ -406,7 +406,7 @@ TEST_F(SchedulerTest, WhatWasJustMarkedIsNotMarkedAgain) {
     EXPECT_EQ(records(), 2u);
     scheduler.when_complete(context.legacy, note("legacy"));
     EXPECT_EQ(records(), 2u);
-    // The legacy stream waits for the others as well, which the mark did not.
+    // The legacy stream also waits for the other streams, and that mark did not.
     ASSERT_TRUE(scheduler.may_issue(other));
     scheduler.when_complete(context.legacy, note("legacy later"));
     EXPECT_EQ(records(), 3u);
@@ -418,13 +418,13 @@ TEST_F(SchedulerTest, WhatWasJustMarkedIsNotMarkedAgain) {
     EXPECT_EQ(log, (Log{"data", "legacy", "legacy", "legacy later", "stream"}));
 }
 
-TEST_F(SchedulerTest, WorkThatAnotherThreadIssuesIsMarkedThere) {
+TEST_F(SchedulerTest, IssuersMarkTheirWork) {
     StreamState& stream = add_stream(1);
     for (std::uint32_t i = 1; i < Scheduler::kMarkEvery; ++i) {
         ASSERT_TRUE(Scheduler::may_issue_elsewhere(stream));
         ASSERT_EQ(scheduler.issued_elsewhere(stream), 0u);
     }
-    EXPECT_FALSE(Scheduler::may_issue_elsewhere(stream)) << "the stream has no word yet";
+    EXPECT_FALSE(Scheduler::may_issue_elsewhere(stream)) << "the stream has no mark word yet";
     scheduler.issued(stream);
     for (std::uint32_t i = 1; i < Scheduler::kMarkEvery; ++i) {
         ASSERT_EQ(scheduler.issued_elsewhere(stream), 0u);
@@ -434,7 +434,7 @@ TEST_F(SchedulerTest, WorkThatAnotherThreadIssuesIsMarkedThere) {
     EXPECT_EQ(number, 2u);
     EXPECT_EQ(stream.outstanding, 2 * Scheduler::kMarkEvery);
     fake.complete(stream.driver);
-    fake.recorded_event(stream.driver);  // for the driver there is more
+    fake.recorded_event(stream.driver);  // the driver now has more work than was marked
     scheduler.poll();
     EXPECT_EQ(stream.outstanding, Scheduler::kMarkEvery) << "the other thread has not written it yet";
     fake.api.cuStreamWriteValue32_v2(stream.driver, stream.marks.device_word, number, 0);
@@ -443,7 +443,7 @@ TEST_F(SchedulerTest, WorkThatAnotherThreadIssuesIsMarkedThere) {
     EXPECT_EQ(stream.outstanding, 0u);
 }
 
-TEST_F(SchedulerTest, AWordOfAStreamThatHasEndedServesAnother) {
+TEST_F(SchedulerTest, MarkWordOfAnEndedStreamIsReused) {
     StreamState& old = add_stream(1);
     scheduler.issued(old);
     scheduler.when_complete(old, note("old"));
@@ -456,7 +456,7 @@ TEST_F(SchedulerTest, AWordOfAStreamThatHasEndedServesAnother) {
     scheduler.when_complete(next, note("next"));
     EXPECT_EQ(next.marks.word, word);
     scheduler.poll();
-    EXPECT_EQ(log, Log{"old"}) << "what the old stream wrote means nothing for the next";
+    EXPECT_EQ(log, Log{"old"}) << "the old stream's value must not complete the next one's";
     fake.complete(next.driver);
     scheduler.poll();
     EXPECT_EQ(log, (Log{"old", "next"}));

@@ -1,4 +1,4 @@
-// A scheduler over a fake driver, one context, and streams that the test makes.
+// A scheduler over a fake driver, one context, and streams that the test creates.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ class SchedulerTest : public testing::Test {
         return added;
     }
 
-    // Something that writes its name when its turn has come; `ready` false keeps it waiting.
+    // An operation that appends its name to the log when it is issued; it waits while `ready` is false.
     class Step final : public worker::Operation {
       public:
         Step(std::vector<std::string>& log, std::string name, const bool* ready = nullptr)

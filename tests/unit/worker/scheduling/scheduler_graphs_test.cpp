@@ -1,4 +1,4 @@
-// Launches of graphs against the driver's queue, where each node takes a place.
+// Launches of graphs and the driver's queue, where each node takes a place.
 #include <chrono>
 #include <thread>
 
@@ -19,23 +19,23 @@ class SchedulerGraphs : public SchedulerTest {
     }
 };
 
-TEST_F(SchedulerGraphs, AGraphTakesAPlaceForEachNode) {
+TEST_F(SchedulerGraphs, GraphTakesAPlaceForEachNode) {
     StreamState& stream = add_stream(1);
     ASSERT_TRUE(scheduler.may_issue(stream, 500));
     scheduler.issued(stream, 500);
     EXPECT_EQ(stream.outstanding, 500u);
-    EXPECT_EQ(fake.records_on(stream.driver), 1u) << "so many are marked at once";
+    EXPECT_EQ(fake.records_on(stream.driver), 1u) << "a large graph is marked at once";
     // With the mark, 501 places of 960 are taken.
     EXPECT_TRUE(scheduler.may_issue(stream, 459));
     EXPECT_FALSE(scheduler.may_issue(stream, 460));
     EXPECT_TRUE(scheduler.may_issue(stream)) << "single operations have their own credit";
     fake.complete(stream.driver);
     scheduler.poll();
-    EXPECT_EQ(stream.outstanding, 0u) << "all of its places are given back";
+    EXPECT_EQ(stream.outstanding, 0u) << "all of its places are returned";
     EXPECT_TRUE(scheduler.may_issue(stream, 960));
 }
 
-// Behind small ones stands an event, for which the driver is asked only where the stream lacks credit.
+// An event follows small graphs. The driver is queried for it only when the stream lacks credit.
 TEST_F(SchedulerGraphs, SmallGraphsShareAnEvent) {
     StreamState& stream = add_stream(1);
     const auto issue_graphs = [&](int count) {
@@ -52,7 +52,7 @@ TEST_F(SchedulerGraphs, SmallGraphsShareAnEvent) {
     std::size_t asked = 0;
     fake.before_query = [&](CUstream) { ++asked; };
     scheduler.poll();
-    EXPECT_EQ(asked, 0u) << "nobody needs to know";
+    EXPECT_EQ(asked, 0u) << "no query is needed";
     EXPECT_EQ(stream.outstanding, 480u);
     issue_graphs(47);
     EXPECT_TRUE(scheduler.may_issue(stream, 10));
@@ -60,7 +60,7 @@ TEST_F(SchedulerGraphs, SmallGraphsShareAnEvent) {
     EXPECT_EQ(stream.outstanding, 471u) << "the last node before an event is counted with what follows";
 }
 
-TEST_F(SchedulerGraphs, HeldBehindSmallOnesItsCreditComesWithTheEvent) {
+TEST_F(SchedulerGraphs, EventReturnsTheCreditOfSmallGraphs) {
     StreamState& stream = add_stream(1);
     for (int i = 0; i < 94; ++i) {
         scheduler.issued(stream, 10);
@@ -76,8 +76,8 @@ TEST_F(SchedulerGraphs, HeldBehindSmallOnesItsCreditComesWithTheEvent) {
     EXPECT_EQ(log, Log{"held"});
 }
 
-// An event frees credit and nothing else: who waits gets a mark of his own, which tells of the event too.
-TEST_F(SchedulerGraphs, WhoWaitsBehindAnEventGetsAMark) {
+// An event only returns credit. A waiter gets a mark of its own, whose completion implies the event's.
+TEST_F(SchedulerGraphs, WaiterBehindAnEventGetsAMark) {
     StreamState& stream = add_stream(1);
     for (int i = 0; i < 48; ++i) {
         scheduler.issued(stream, 10);
@@ -96,7 +96,7 @@ TEST_F(SchedulerGraphs, WhoWaitsBehindAnEventGetsAMark) {
     EXPECT_EQ(fake.event_synchronizations, 0u) << "no kernel prints";
 }
 
-TEST_F(SchedulerGraphs, TheEventOfAContextThatDiedIsGivenUp) {
+TEST_F(SchedulerGraphs, DeadContextsEventIsDropped) {
     StreamState& stream = add_stream(1);
     for (int i = 0; i < 48; ++i) {
         scheduler.issued(stream, 10);
@@ -113,8 +113,8 @@ TEST_F(SchedulerGraphs, TheEventOfAContextThatDiedIsGivenUp) {
     EXPECT_EQ(stream.completions.size(), 0u);
 }
 
-// Nothing else would ever say that the few before it are done.
-TEST_F(SchedulerGraphs, OneThatWaitsForAFewUnmarkedOperationsMarksThem) {
+// Otherwise nothing would report that these few operations are complete.
+TEST_F(SchedulerGraphs, HeldGraphMarksUnmarkedOperations) {
     StreamState& stream = add_stream(1);
     scheduler.issued(stream);
     scheduler.hold(stream, graph("large", 960));
@@ -127,12 +127,12 @@ TEST_F(SchedulerGraphs, OneThatWaitsForAFewUnmarkedOperationsMarksThem) {
     EXPECT_EQ(log, Log{"large"});
 }
 
-TEST_F(SchedulerGraphs, OneThatIsLargerThanTheQueueGoesAlone) {
+TEST_F(SchedulerGraphs, GraphLargerThanTheQueueRunsAlone) {
     StreamState& stream = add_stream(1);
     constexpr std::uint32_t kHuge = 5000;
     EXPECT_TRUE(scheduler.may_issue(stream, kHuge));
     scheduler.issued(stream);
-    EXPECT_FALSE(scheduler.may_issue(stream, kHuge)) << "not behind anything";
+    EXPECT_FALSE(scheduler.may_issue(stream, kHuge)) << "not behind other work";
     scheduler.hold(stream, graph("huge", kHuge));
     EXPECT_FALSE(scheduler.run_held());
     scheduler.mark(stream, {});
@@ -141,14 +141,14 @@ TEST_F(SchedulerGraphs, OneThatIsLargerThanTheQueueGoesAlone) {
     EXPECT_TRUE(scheduler.run_held());
     EXPECT_EQ(log, Log{"huge"});
     scheduler.issued(stream, kHuge);
-    EXPECT_FALSE(scheduler.may_issue(stream)) << "and nothing behind it";
+    EXPECT_FALSE(scheduler.may_issue(stream)) << "nothing may follow it";
     EXPECT_FALSE(scheduler.may_issue(stream, 2));
     fake.complete(stream.driver);
     scheduler.poll();
     EXPECT_TRUE(scheduler.may_issue(stream, kHuge));
 }
 
-TEST_F(SchedulerGraphs, JustAboveTheDriversLimitIsHeldBehindOthersOnly) {
+TEST_F(SchedulerGraphs, GraphNearTheDriversLimitIsHeldOnlyBehindOthers) {
     StreamState& stream = add_stream(1);
     EXPECT_TRUE(scheduler.may_issue(stream, 1021));
     scheduler.issued(stream, 2);
@@ -171,7 +171,7 @@ TEST_F(SchedulerGraphs, HeldLaunchesKeepTheirOrderAndTheirCost) {
     EXPECT_EQ(log, (Log{"large", "small", "single"}));
 }
 
-// The events of ours that wait in the stream take places too.
+// The scheduler's own events in the stream take places as well.
 TEST_F(SchedulerGraphs, MarksCount) {
     StreamState& stream = add_stream(1);
     for (int i = 0; i < 10; ++i) {
@@ -181,7 +181,7 @@ TEST_F(SchedulerGraphs, MarksCount) {
     EXPECT_FALSE(scheduler.may_issue(stream, 951));
 }
 
-TEST_F(SchedulerGraphs, CapturedOnesTakeNone) {
+TEST_F(SchedulerGraphs, CapturedLaunchesTakeNone) {
     StreamState& stream = add_stream(1);
     stream.capturing = true;
     scheduler.issued(stream, 5000);

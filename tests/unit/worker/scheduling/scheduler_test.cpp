@@ -1,4 +1,4 @@
-// What may go to the driver when: credit, the legacy stream's rules, and held work in its order.
+// What may be issued when: credit, the legacy stream's rules, and the order of held work.
 #include "tests/unit/worker/scheduling/scheduler_fixture.h"
 
 namespace gpupool::test {
@@ -7,7 +7,7 @@ namespace {
 using worker::Scheduler;
 using worker::StreamState;
 
-TEST_F(SchedulerTest, AStreamIsHeldWhenItsCreditIsUsedUpAndGoesOnWhenWorkCompletes) {
+TEST_F(SchedulerTest, StreamIsHeldWithoutCreditUntilWorkCompletes) {
     StreamState& stream = add_stream(1);
     StreamState& other = add_stream(2);
     for (std::uint32_t i = 0; i < Scheduler::kCredit; ++i) {
@@ -26,7 +26,7 @@ TEST_F(SchedulerTest, AStreamIsHeldWhenItsCreditIsUsedUpAndGoesOnWhenWorkComplet
     EXPECT_TRUE(scheduler.may_issue(stream));
 }
 
-TEST_F(SchedulerTest, TheDriverIsAskedOnceMoreBeforeWorkIsHeld) {
+TEST_F(SchedulerTest, DriverIsPolledBeforeWorkIsHeld) {
     worker::StreamState& stream = add_stream(1);
     while (scheduler.may_issue(stream)) {
         scheduler.issued(stream);
@@ -37,7 +37,7 @@ TEST_F(SchedulerTest, TheDriverIsAskedOnceMoreBeforeWorkIsHeld) {
     EXPECT_EQ(stream.outstanding, Scheduler::kCredit - Scheduler::kMarkEvery);
 }
 
-TEST_F(SchedulerTest, MarksEverySoOften) {
+TEST_F(SchedulerTest, MarksAtRegularIntervals) {
     StreamState& stream = add_stream(1);
     for (int round = 0; round < 10; ++round) {
         for (std::uint32_t i = 0; i < Scheduler::kMarkEvery; ++i) {
@@ -52,8 +52,8 @@ TEST_F(SchedulerTest, MarksEverySoOften) {
     EXPECT_FALSE(scheduler.waiting());
 }
 
-// Natively, who waits for a blocking stream does not wait for what the legacy stream was given behind it.
-TEST_F(SchedulerTest, ABlockingStreamIsMarkedBeforeTheLegacyStreamIsGivenWork) {
+// On a local GPU, a wait for a blocking stream does not wait for later work of the legacy stream.
+TEST_F(SchedulerTest, BlockingStreamIsMarkedBeforeLegacyStreamWork) {
     StreamState& blocking = add_stream(1);
     StreamState& other = add_stream(2, false);
     scheduler.issued(blocking);
@@ -61,9 +61,9 @@ TEST_F(SchedulerTest, ABlockingStreamIsMarkedBeforeTheLegacyStreamIsGivenWork) {
     EXPECT_TRUE(scheduler.may_issue(context.legacy));
     scheduler.issued(context.legacy);
     EXPECT_EQ(fake.records_on(blocking.driver), 1u);
-    EXPECT_EQ(fake.records_on(other.driver), 0u) << "which the legacy stream does not order";
+    EXPECT_EQ(fake.records_on(other.driver), 0u) << "the legacy stream does not wait for it";
     scheduler.when_complete(blocking, note("blocking"));
-    EXPECT_EQ(fake.records_on(blocking.driver), 1u) << "the mark that it has";
+    EXPECT_EQ(fake.records_on(blocking.driver), 1u) << "the existing mark serves";
     fake.complete(blocking.driver);
     scheduler.poll();
     EXPECT_EQ(log, Log{"blocking"});
@@ -71,15 +71,15 @@ TEST_F(SchedulerTest, ABlockingStreamIsMarkedBeforeTheLegacyStreamIsGivenWork) {
         EXPECT_TRUE(scheduler.may_issue(context.legacy));
         scheduler.issued(context.legacy);
     }
-    EXPECT_EQ(fake.records_on(blocking.driver), 1u) << "it was given nothing since";
+    EXPECT_EQ(fake.records_on(blocking.driver), 1u) << "it has no new work";
     scheduler.when_complete(blocking, note("again"));
     scheduler.poll();
     EXPECT_EQ(log, (Log{"blocking", "again"}));
     EXPECT_EQ(fake.records_on(blocking.driver), 1u);
 }
 
-// The mark has an event before it then, which a later one would have behind the legacy stream's work.
-TEST_F(SchedulerTest, ABlockingStreamIsMarkedBeforeTheLegacyStreamAlsoWhereKernelsPrint) {
+// With output expected, a mark has an event in front. An event recorded later would be behind the legacy stream's work.
+TEST_F(SchedulerTest, BlockingStreamIsMarkedBeforeLegacyWorkWhenKernelsPrint) {
     scheduler.expect_output();
     StreamState& blocking = add_stream(1);
     scheduler.issued(blocking);
@@ -91,14 +91,14 @@ TEST_F(SchedulerTest, ABlockingStreamIsMarkedBeforeTheLegacyStreamAlsoWhereKerne
     fake.complete(blocking.driver);
     scheduler.poll();
     EXPECT_EQ(log, Log{"blocking"});
-    EXPECT_EQ(fake.event_synchronizations, 1u) << "so that what was printed is written out";
+    EXPECT_EQ(fake.event_synchronizations, 1u) << "the synchronization writes the output";
     scheduler.when_complete(blocking, note("again"));
     EXPECT_EQ(log, (Log{"blocking", "again"}));
-    EXPECT_EQ(fake.records_on(blocking.driver), 2u) << "there is nothing to print any more";
+    EXPECT_EQ(fake.records_on(blocking.driver), 2u) << "no output is pending";
 }
 
-// An issuer's mark has no event, so that the legacy stream's work comes behind another one.
-TEST_F(SchedulerTest, AnIssuersMarkDoesNotStandForWhatKernelsPrint) {
+// An issuer's mark has no event, so the legacy stream's work needs a further mark in front of it.
+TEST_F(SchedulerTest, IssuersMarkDoesNotCoverKernelOutput) {
     scheduler.expect_output();
     StreamState& blocking = add_stream(1);
     scheduler.issued(blocking);
@@ -113,8 +113,8 @@ TEST_F(SchedulerTest, AnIssuersMarkDoesNotStandForWhatKernelsPrint) {
     EXPECT_EQ(fake.records_on(blocking.driver), records + 2) << "an event and a word";
 }
 
-// What a stream holds already waits for the others' work: what comes behind it need not name that again.
-TEST_F(SchedulerTest, OnlyTheFirstOfWhatIsHeldNamesWhatItWaitsFor) {
+// A stream's held work already waits for the other streams' work, so operations behind it need not name that again.
+TEST_F(SchedulerTest, OnlyTheFirstHeldOperationNamesItsDependencies) {
     constexpr std::size_t kBlocking = 3;
     bool ready = false;
     for (std::size_t i = 1; i <= kBlocking; ++i) {
@@ -129,14 +129,14 @@ TEST_F(SchedulerTest, OnlyTheFirstOfWhatIsHeldNamesWhatItWaitsFor) {
     EXPECT_EQ(hold_in_legacy(), kBlocking);
     EXPECT_EQ(hold_in_legacy(), 0u);
     scheduler.hold(*context.streams.begin()->second, step("behind", &ready));
-    EXPECT_EQ(hold_in_legacy(), 1u) << "the one that came since";
+    EXPECT_EQ(hold_in_legacy(), 1u) << "only the new one";
     ready = true;
     EXPECT_TRUE(scheduler.run_held());
     EXPECT_EQ(log, (Log{"blocking", "blocking", "blocking", "legacy", "legacy", "behind", "legacy"}));
 }
 
-// Nor where its answer has to wait for what else precedes it.
-TEST_F(SchedulerTest, WhatIsCompleteNeedsNoMarkWhileAnEventIsWatched) {
+// An event's watch must not cause marks, even though the stream's answer has to wait for what precedes it.
+TEST_F(SchedulerTest, CompleteStreamNeedsNoMarkWhileAnEventIsWatched) {
     StreamState& blocking = add_stream(1);
     StreamState& other = add_stream(2, false);
     worker::EventState event;
@@ -154,7 +154,7 @@ TEST_F(SchedulerTest, WhatIsCompleteNeedsNoMarkWhileAnEventIsWatched) {
     EXPECT_EQ(log, (Log{"blocking", "event"}));
 }
 
-TEST_F(SchedulerTest, NoMarkOfOursEntersACapturingStream) {
+TEST_F(SchedulerTest, CapturingStreamIsNotMarked) {
     StreamState& stream = add_stream(1);
     stream.capturing = true;
     for (std::uint32_t i = 0; i < 2 * Scheduler::kCredit; ++i) {
@@ -177,7 +177,7 @@ TEST_F(SchedulerTest, HeldWorkOfAStreamKeepsItsOrder) {
     EXPECT_TRUE(scheduler.may_issue(stream));
 }
 
-TEST_F(SchedulerTest, TheLegacyStreamWaitsForHeldWorkOfBlockingStreamsOnly) {
+TEST_F(SchedulerTest, LegacyStreamWaitsOnlyForBlockingStreamsHeldWork) {
     StreamState& blocking = add_stream(1);
     StreamState& free = add_stream(2, false);
     bool free_ready = false, blocking_ready = false;
@@ -207,8 +207,8 @@ TEST_F(SchedulerTest, BlockingStreamsWaitForHeldWorkOfTheLegacyStream) {
     EXPECT_EQ(log, (Log{"legacy", "blocking"}));
 }
 
-// Work that was held in the order a1 (blocking), legacy, a2 (blocking): the middle one divides the others.
-TEST_F(SchedulerTest, LegacyWorkDividesWhatIsHeldBeforeAndBehindIt) {
+// Work held in the order a1 (blocking), legacy, a2 (blocking): the middle one must run between the others.
+TEST_F(SchedulerTest, LegacyWorkSeparatesEarlierAndLaterHeldWork) {
     StreamState& a = add_stream(1);
     StreamState& b = add_stream(2);
     bool ready = false;
@@ -224,7 +224,7 @@ TEST_F(SchedulerTest, LegacyWorkDividesWhatIsHeldBeforeAndBehindIt) {
     EXPECT_EQ(log[1], "legacy");
 }
 
-TEST_F(SchedulerTest, AnOperationWaitsForThoseItComesAfter) {
+TEST_F(SchedulerTest, OperationWaitsForItsDependencies) {
     StreamState& a = add_stream(1, false);
     StreamState& b = add_stream(2, false);
     bool ready = false;
@@ -246,7 +246,7 @@ TEST_F(SchedulerTest, AnOperationWaitsForThoseItComesAfter) {
     EXPECT_EQ(event.held_record, 0u);
 }
 
-TEST_F(SchedulerTest, AnEventThatIsRecordedAgainBelongsToTheLaterRecord) {
+TEST_F(SchedulerTest, RerecordedEventBelongsToTheLaterRecord) {
     StreamState& a = add_stream(1, false);
     StreamState& b = add_stream(2, false);
     bool first = false, second = false;
@@ -264,7 +264,7 @@ TEST_F(SchedulerTest, AnEventThatIsRecordedAgainBelongsToTheLaterRecord) {
     EXPECT_EQ(event.held_record, 0u);
 }
 
-TEST_F(SchedulerTest, TheClientIsToldToStopAndToGoOnOnce) {
+TEST_F(SchedulerTest, ClientIsThrottledAndReleasedOnce) {
     StreamState& stream = add_stream(1);
     bool ready = false;
     scheduler.hold(stream, step("gate", &ready));
@@ -280,7 +280,7 @@ TEST_F(SchedulerTest, TheClientIsToldToStopAndToGoOnOnce) {
     EXPECT_EQ(log.size(), Scheduler::kThrottleAt + 100);
 }
 
-TEST_F(SchedulerTest, TheClientIsToldToStopByWhatAStreamHoldsAsWell) {
+TEST_F(SchedulerTest, HeldBytesThrottleTheClient) {
     constexpr std::size_t kMiB = 1u << 20;
     StreamState& large = add_stream(1);
     StreamState& small = add_stream(2);
@@ -297,15 +297,16 @@ TEST_F(SchedulerTest, TheClientIsToldToStopByWhatAStreamHoldsAsWell) {
     }
     EXPECT_EQ(notices[0], std::pair(large.client, true));
     hold(small, kMiB, &never);
-    EXPECT_EQ(notices.size(), 1u) << "it holds less than its share";
+    EXPECT_EQ(notices.size(), 1u) << "it holds less than the per-stream limit";
     ready = true;
     scheduler.run_held();
     ASSERT_EQ(notices.size(), 2u);
     EXPECT_EQ(notices[1], std::pair(large.client, false));
 }
 
-// A client that does as it is told keeps all of its streams together near the budget, however many there are.
-TEST_F(SchedulerTest, ManyStreamsTogetherHoldNoMoreThanTheBudget) {
+// While a client obeys the throttling notices, all of its streams together stay near the budget, however many there
+// are.
+TEST_F(SchedulerTest, AllStreamsTogetherHoldAtMostTheBudget) {
     constexpr std::size_t kStreams = 3000, kBytes = 64u << 10;
     std::vector<StreamState*> streams;
     for (std::size_t i = 0; i < kStreams; ++i) {
@@ -325,16 +326,16 @@ TEST_F(SchedulerTest, ManyStreamsTogetherHoldNoMoreThanTheBudget) {
         }
     }
     EXPECT_EQ(notices.size(), kStreams);
-    EXPECT_LE(held_bytes, Scheduler::kHeldBudgetBytes + kStreams * kBytes) << "and one operation of each";
+    EXPECT_LE(held_bytes, Scheduler::kHeldBudgetBytes + kStreams * kBytes) << "plus one operation of each stream";
     EXPECT_GE(held_bytes, Scheduler::kHeldBudgetBytes / 2);
-    EXPECT_FALSE(idle.throttled);
-    EXPECT_TRUE(scheduler.may_issue(idle)) << "what the others wait for can be sent";
+    EXPECT_FALSE(idle.client_held);
+    EXPECT_TRUE(scheduler.may_issue(idle)) << "the work that the others wait for may be sent";
     ready = true;
     scheduler.run_held();
     EXPECT_EQ(notices.size(), 2 * kStreams);
 }
 
-TEST_F(SchedulerTest, AStreamGoesOnWhenOthersHaveLeftItAShare) {
+TEST_F(SchedulerTest, StreamIsReleasedWhenOthersFreeTheirShare) {
     StreamState& large = add_stream(1, false);
     StreamState& small = add_stream(2, false);
     bool ready = false, never = false;
@@ -343,16 +344,16 @@ TEST_F(SchedulerTest, AStreamGoesOnWhenOthersHaveLeftItAShare) {
         operation->bytes = bytes;
         scheduler.hold(stream, std::move(operation));
     };
-    hold(large, Scheduler::kHeldBudgetBytes, &ready);  // what was on its way when the client was told
+    hold(large, Scheduler::kHeldBudgetBytes, &ready);  // was already on its way when the client was throttled
     hold(small, 1u << 20, &never);
     ASSERT_EQ(notices.size(), 2u);
     ready = true;
     scheduler.run_held();
     ASSERT_EQ(notices.size(), 4u);
-    EXPECT_EQ(notices[3], std::pair(small.client, false)) << "its own work has not moved";
+    EXPECT_EQ(notices[3], std::pair(small.client, false)) << "although its own work still waits";
 }
 
-TEST_F(SchedulerTest, TheClientIsToldToGoOnWhereAStreamEnds) {
+TEST_F(SchedulerTest, ClientIsReleasedWhenAStreamEnds) {
     StreamState& stream = add_stream(1);
     StreamState& other = add_stream(2, false);
     bool never = false;
@@ -369,7 +370,7 @@ TEST_F(SchedulerTest, TheClientIsToldToGoOnWhereAStreamEnds) {
     EXPECT_EQ(notices[3], std::pair(other.client, false));
 }
 
-TEST_F(SchedulerTest, ForgettingAStreamEndsWhatWaitsForIt) {
+TEST_F(SchedulerTest, ForgettingAStreamEndsItsWaits) {
     StreamState& stream = add_stream(1);
     StreamState& other = add_stream(2, false);
     bool never = false;
@@ -386,17 +387,17 @@ TEST_F(SchedulerTest, ForgettingAStreamEndsWhatWaitsForIt) {
     EXPECT_EQ(log, Log{"waiter!" + std::to_string(CUDA_ERROR_CONTEXT_IS_DESTROYED)});
     EXPECT_EQ(event.held_record, 0u);
     scheduler.run_held();
-    EXPECT_EQ(log.back(), "wait") << "who waited for held work that is gone goes on";
+    EXPECT_EQ(log.back(), "wait") << "a wait for forgotten work must end";
 }
 
-TEST_F(SchedulerTest, EntersAContextOnlyWhenItIsAnother) {
+TEST_F(SchedulerTest, EntersAContextOnlyWhenItChanges) {
     worker::ContextState second;
     second.driver = reinterpret_cast<CUcontext>(0xd0);
     EXPECT_EQ(scheduler.enter(&context), CUDA_SUCCESS);
     EXPECT_EQ(fake.current, context.driver);
     fake.current = nullptr;
     EXPECT_EQ(scheduler.enter(&context), CUDA_SUCCESS);
-    EXPECT_EQ(fake.current, nullptr) << "it was current";
+    EXPECT_EQ(fake.current, nullptr) << "the context was current already";
     EXPECT_EQ(scheduler.enter(&second), CUDA_SUCCESS);
     EXPECT_EQ(fake.current, second.driver);
     EXPECT_EQ(scheduler.enter(nullptr), CUDA_SUCCESS);

@@ -1,4 +1,4 @@
-// What goes while the dispatcher stays out of the driver, and in which order the rest is taken later.
+// Which commands are executed while the driver is closed, and in which order the others are taken later.
 
 #include "server/worker/scheduling/set_aside.h"
 
@@ -30,19 +30,19 @@ class SetAsideTest : public ::testing::Test {
     SetAside set_aside{[this](bool held) { holds.push_back(held); }};
 };
 
-TEST_F(SetAsideTest, QuestionsPassWhileNothingIsSetAside) {
+TEST_F(SetAsideTest, QueriesPassWhileNothingIsSetAside) {
     EXPECT_TRUE(passes<calls::cuStreamQuery>());
     EXPECT_TRUE(passes<calls::gpStreamWatch>());
     EXPECT_TRUE(passes<calls::gpEventWatch>());
     EXPECT_FALSE(passes<calls::gpLaunch>());
     set_aside.add(command<calls::gpLaunch>(1));
-    EXPECT_FALSE(passes<calls::cuStreamQuery>()) << "the launch may be into that stream";
-    EXPECT_TRUE(passes<calls::cuMemGetInfo_v2>(2)) << "which a launch changes nothing of";
-    EXPECT_FALSE(passes<calls::cuMemGetInfo_v2>(1)) << "but not before what the same thread sent";
+    EXPECT_FALSE(passes<calls::cuStreamQuery>()) << "the launch may be in that stream";
+    EXPECT_TRUE(passes<calls::cuMemGetInfo_v2>(2)) << "a launch does not affect its answer";
+    EXPECT_FALSE(passes<calls::cuMemGetInfo_v2>(1)) << "it must not overtake its own thread's commands";
     EXPECT_TRUE(passes<calls::gpHostFunctionDone>(1)) << "the GPU may be waiting for it";
 }
 
-TEST_F(SetAsideTest, ActionsGoFirstAndCommandsInTheirOrder) {
+TEST_F(SetAsideTest, ActionsRunFirstAndCommandsInOrder) {
     std::vector<std::uint32_t> taken;
     set_aside.add(command<calls::gpLaunch>(1));
     set_aside.add(command<calls::gpLaunch>(2));
@@ -59,8 +59,8 @@ TEST_F(SetAsideTest, ActionsGoFirstAndCommandsInTheirOrder) {
     EXPECT_EQ(taken, (std::vector<std::uint32_t>{0, 1, 2}));
 }
 
-TEST_F(SetAsideTest, WhoSendsMuchIsHeldUntilAllOfItIsTaken) {
-    for (std::size_t i = 0; i < 2 * Scheduler::kThrottleAt; ++i) {
+TEST_F(SetAsideTest, ManyCommandsThrottleTheClientUntilAllAreTaken) {
+    for (std::size_t i = 0; i < 2 * Scheduler::kTellClientAt; ++i) {
         set_aside.add(command<calls::gpLaunch>());
     }
     EXPECT_EQ(holds, std::vector<bool>{true});

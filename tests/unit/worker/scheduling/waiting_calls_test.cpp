@@ -1,4 +1,5 @@
-// Calls that wait for the GPU are under way from when they are asked for until the dispatcher knows of their end.
+// A call that waits for the GPU counts as outstanding from its request until the dispatcher has been notified of its
+// end.
 #include "server/worker/scheduling/waiting_calls.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ class WaitingCallsTest : public ::testing::Test {
   protected:
     ~WaitingCallsTest() override { helpers.stop(); }
 
-    // Until a job has come, which runs.
+    // Waits until a job has arrived, and runs it.
     void run_jobs() {
         const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
         while (std::chrono::steady_clock::now() < end) {
@@ -31,7 +32,7 @@ class WaitingCallsTest : public ::testing::Test {
             }
             std::this_thread::yield();
         }
-        FAIL() << "nothing came";
+        FAIL() << "no job arrived";
     }
 
     Inbox inbox;
@@ -39,16 +40,16 @@ class WaitingCallsTest : public ::testing::Test {
     WaitingCalls calls{helpers};
 };
 
-TEST_F(WaitingCallsTest, OneIsUnderWayUntilItsEndIsKnownHere) {
+TEST_F(WaitingCallsTest, CallCountsUntilTheDispatcherSeesItsEnd) {
     EXPECT_FALSE(calls.any());
     std::atomic<bool> go_on{false};
     bool under_way_when_done = true;
     calls.run([&] { go_on.wait(false); }, [&] { under_way_when_done = calls.any(); });
-    EXPECT_TRUE(calls.any()) << "also before a thread has taken it up";
+    EXPECT_TRUE(calls.any()) << "even before a thread has started it";
     go_on = true;
     go_on.notify_all();
     run_jobs();
-    EXPECT_FALSE(under_way_when_done) << "what follows may enter the driver";
+    EXPECT_FALSE(under_way_when_done) << "the end's action may use the driver";
     EXPECT_FALSE(calls.any());
 }
 

@@ -1,4 +1,4 @@
-// The context that a worker in stock makes before it has a session.
+// The context that a worker in stock creates before it has a session.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -18,7 +18,7 @@ std::atomic<int> created{0}, released{0};
 
 std::size_t free_bytes = 0;
 
-worker::Prepared& prepared = *new worker::Prepared;  // it is never taken down
+worker::Prepared& prepared = *new worker::Prepared;  // never destroyed
 
 CUcontext prepared_in(CUcomputemode mode, std::size_t free_percent = 50) {
     compute_mode = mode;
@@ -46,12 +46,12 @@ CUcontext prepared_in(CUcomputemode mode, std::size_t free_percent = 50) {
     return prepared.context;
 }
 
-TEST(PreparedContext, IsNotMadeWhereOneProcessAtATimeMayUseTheDevice) {
+TEST(PreparedContext, IsNotMadeInExclusiveProcessMode) {
     EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT), kPrepared);
     EXPECT_EQ(prepared_in(CU_COMPUTEMODE_EXCLUSIVE_PROCESS), nullptr);
 }
 
-TEST(PreparedContext, IsNotKeptWhereMemoryIsShort) {
+TEST(PreparedContext, IsNotKeptWhenMemoryIsShort) {
     released = 0;
     EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT, 13), kPrepared);
     EXPECT_EQ(released, 0);
@@ -59,7 +59,7 @@ TEST(PreparedContext, IsNotKeptWhereMemoryIsShort) {
     EXPECT_EQ(released, 1);
 }
 
-TEST(PreparedContext, IsGivenBackWhenMemoryBecomesShort) {
+TEST(PreparedContext, IsReleasedWhenMemoryBecomesShort) {
     released = 0;
     EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT), kPrepared);
     EXPECT_TRUE(worker::keep_context(prepared));
@@ -67,11 +67,11 @@ TEST(PreparedContext, IsGivenBackWhenMemoryBecomesShort) {
     free_bytes = 11;
     EXPECT_FALSE(worker::keep_context(prepared));
     free_bytes = 50;
-    EXPECT_FALSE(worker::keep_context(prepared)) << "it does not come back";
+    EXPECT_FALSE(worker::keep_context(prepared)) << "it is not created again";
     EXPECT_EQ(released, 1);
 }
 
-TEST(PreparedContext, IsGivenBackWhereASessionMakesNone) {
+TEST(PreparedContext, IsReleasedWhenTheSessionMakesNone) {
     released = 0;
     driver::Library library;
     add_idle_gpu(library.api);
@@ -91,7 +91,7 @@ TEST(PreparedContext, IsGivenBackWhereASessionMakesNone) {
     EXPECT_EQ(released, 1);
 }
 
-// A session with a prepared context makes another.
+// A session with a prepared context creates another one.
 void create_another(CUresult (*create)(CUcontext*, unsigned, CUdevice)) {
     created = released = 0;
     driver::Library library;
@@ -123,11 +123,11 @@ CUresult create(CUcontext* context, unsigned, CUdevice) {
     return CUDA_SUCCESS;
 }
 
-TEST(PreparedContext, IsGivenBackOnceTheFirstContextIsAnother) {
+TEST(PreparedContext, IsReleasedWhenTheFirstContextDiffers) {
     create_another(create);
 }
 
-TEST(PreparedContext, IsGivenBackWhereAnotherDoesNotFitBesideIt) {
+TEST(PreparedContext, IsReleasedWhenAnotherDoesNotFitBesideIt) {
     create_another([](CUcontext* context, unsigned flags, CUdevice device) {
         return released == 0 ? CUDA_ERROR_OUT_OF_MEMORY : create(context, flags, device);
     });

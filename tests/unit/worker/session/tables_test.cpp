@@ -1,4 +1,4 @@
-// What the worker keeps count of: handles, pieces that are on their way in, images.
+// The worker's tables: handles, incoming pieces, images.
 #include <gtest/gtest.h>
 
 #include "server/worker/session/handle_table.h"
@@ -16,7 +16,7 @@ Handle client(HandleKind kind, std::uint64_t serial) {
     return codec::from_wire<Handle>(codec::make_handle(kind, serial));
 }
 
-TEST(HandleTable, AFunctionIsUsedFirstInEachContextAndAfterAFailure) {
+TEST(HandleTable, FirstUseIsPerContextAndRepeatedAfterAFailure) {
     HandleTable table;
     const auto function = codec::from_wire<CUfunction>(codec::make_handle(codec::HandleKind::function, 1));
     table.bind(function, reinterpret_cast<CUfunction>(0xf00));
@@ -29,10 +29,10 @@ TEST(HandleTable, AFunctionIsUsedFirstInEachContextAndAfterAFailure) {
     EXPECT_TRUE(first);
     table.forget_use(function);
     table.use(function, 2, first);
-    EXPECT_TRUE(first) << "the launch before came to nothing";
+    EXPECT_TRUE(first) << "the earlier launch failed";
 }
 
-TEST(HandleTable, FindsWhatWasBoundAndNothingElse) {
+TEST(HandleTable, FindsOnlyBoundHandles) {
     HandleTable table;
     const auto event = client<CUevent>(HandleKind::event, 1);
     EXPECT_EQ(table.find(event).found, HandleTable::Found::no);
@@ -45,12 +45,12 @@ TEST(HandleTable, FindsWhatWasBoundAndNothingElse) {
     EXPECT_EQ(table.size(), 0u);
 }
 
-TEST(HandleTable, AHandleOfAnotherKindIsNone) {
+TEST(HandleTable, HandleOfAnotherKindIsNotFound) {
     HandleTable table;
     const auto stream = client<CUstream>(HandleKind::stream, 1);
     table.bind(stream, codec::from_wire<CUstream>(0x10));
     EXPECT_EQ(table.find(codec::from_wire<CUevent>(codec::to_wire(stream))).found, HandleTable::Found::no);
-    // A kernel may stand for a function, not the other way round.
+    // A kernel handle may be used as a function's, but not the other way round.
     const auto kernel = client<CUkernel>(HandleKind::kernel, 2);
     table.bind(kernel, codec::from_wire<CUkernel>(0x20));
     EXPECT_EQ(table.find(codec::from_wire<CUfunction>(codec::to_wire(kernel))).driver, 0x20u);
@@ -59,7 +59,7 @@ TEST(HandleTable, AHandleOfAnotherKindIsNone) {
     EXPECT_EQ(table.find(codec::from_wire<CUkernel>(codec::to_wire(function))).found, HandleTable::Found::no);
 }
 
-TEST(HandleTable, NullAndTheSpecialStreamsAreThemselves) {
+TEST(HandleTable, NullAndSpecialStreamsAreUnchanged) {
     HandleTable table;
     EXPECT_EQ(table.find(CUevent{}).found, HandleTable::Found::yes);
     EXPECT_EQ(table.find(CUevent{}).driver, 0u);
@@ -70,7 +70,7 @@ TEST(HandleTable, NullAndTheSpecialStreamsAreThemselves) {
     EXPECT_EQ(table.client_handle(CUevent{}), nullptr);
 }
 
-TEST(HandleTable, AFailedCreationIsRemembered) {
+TEST(HandleTable, FailedCreationIsRemembered) {
     HandleTable table;
     const auto event = client<CUevent>(HandleKind::event, 1);
     table.bind_failed(codec::to_wire(event));
@@ -79,7 +79,7 @@ TEST(HandleTable, AFailedCreationIsRemembered) {
     EXPECT_EQ(table.find(event).found, HandleTable::Found::no);
 }
 
-TEST(HandleTable, MintsOneNameForEachOfTheDriversHandles) {
+TEST(HandleTable, MintsOneNamePerDriverHandle) {
     HandleTable table;
     const auto first = table.client_handle(codec::from_wire<CUgraphNode>(0x40));
     EXPECT_EQ(codec::kind_of(codec::to_wire(first)), HandleKind::graph_node);
@@ -89,17 +89,17 @@ TEST(HandleTable, MintsOneNameForEachOfTheDriversHandles) {
     EXPECT_EQ(table.find(first).driver, 0x40u);
 }
 
-TEST(HandleTable, ADriversHandleThatIsUsedAgainBelongsToItsNewName) {
+TEST(HandleTable, ReusedDriverHandleBelongsToItsNewName) {
     HandleTable table;
     const auto before = client<CUevent>(HandleKind::event, 1), after = client<CUevent>(HandleKind::event, 2);
     const auto driver = codec::from_wire<CUevent>(0x70);
     table.bind(before, driver);
-    table.bind(after, driver);  // the driver reused the address before the client's free was seen
+    table.bind(after, driver);  // the driver reused the address before the worker executed the client's free
     table.unbind(codec::to_wire(before));
     EXPECT_EQ(table.client_handle(driver), after);
 }
 
-TEST(HandleTable, HandlesOfNoKindAreHarmless) {
+TEST(HandleTable, HandlesOfUnknownKindsAreHarmless) {
     HandleTable table;
     for (const std::uint64_t handle : {1ull, 0xffull << 52, ~0ull, 200ull << 52}) {
         EXPECT_EQ(table.find(codec::from_wire<CUevent>(handle)).found, HandleTable::Found::no);
@@ -131,7 +131,7 @@ TEST(IncomingPieces, LandInTheirPlacesInOrder) {
     EXPECT_FALSE(incoming.take_landed(1));
 }
 
-TEST(IncomingPieces, ComeWholeOverALaneAndOnce) {
+TEST(IncomingPieces, ArriveWholeOverALaneAndOnce) {
     Incoming incoming;
     std::byte memory[100];
     incoming.expect(1, 0, 60, memory);
@@ -140,11 +140,11 @@ TEST(IncomingPieces, ComeWholeOverALaneAndOnce) {
     EXPECT_TRUE(incoming.claim(1, 0, 100).empty()) << "more than a piece";
     EXPECT_TRUE(incoming.claim(2, 0, 60).empty()) << "another transfer";
     EXPECT_EQ(incoming.claim(1, 60, 40).data(), memory + 60);
-    EXPECT_TRUE(incoming.claim(1, 60, 40).empty()) << "somebody else fills it";
-    EXPECT_TRUE(incoming.place(1, 60, 40).empty()) << "on any way";
+    EXPECT_TRUE(incoming.claim(1, 60, 40).empty()) << "another connection receives it";
+    EXPECT_TRUE(incoming.place(1, 60, 40).empty()) << "over any connection";
     EXPECT_EQ(incoming.place(1, 0, 10).data(), memory);
     incoming.landed(1, 0, 10);
-    EXPECT_TRUE(incoming.claim(1, 0, 60).empty()) << "it comes another way already";
+    EXPECT_TRUE(incoming.claim(1, 0, 60).empty()) << "another connection receives it already";
     incoming.landed_whole(1, 60);
     EXPECT_FALSE(incoming.take_landed(1)) << "pieces are taken in their order";
     incoming.landed(1, 10, 50);
@@ -152,7 +152,7 @@ TEST(IncomingPieces, ComeWholeOverALaneAndOnce) {
     EXPECT_EQ(incoming.take_landed(1)->offset, 60u);
 }
 
-TEST(IncomingPieces, WhatIsAbandonedMayStillComeAndGoesNowhere) {
+TEST(IncomingPieces, AbandonedPiecesAreDropped) {
     Incoming incoming;
     std::byte memory[100]{};
     std::vector<std::byte*> free;
@@ -160,13 +160,14 @@ TEST(IncomingPieces, WhatIsAbandonedMayStillComeAndGoesNowhere) {
         incoming.expect(1, static_cast<std::uint64_t>(piece) * 20, 20, memory + 20 * piece);
     }
     incoming.place(1, 0, 20);
-    incoming.landed(1, 0, 20);  // all of it is here, but was not taken
+    incoming.landed(1, 0, 20);  // all of it has landed but was not taken
     incoming.place(1, 20, 10);  // a part is being received
-    incoming.claim(1, 40, 20);  // a lane is at it
-    incoming.place(1, 60, 10);  // some of it is here
+    incoming.claim(1, 40, 20);  // a lane is receiving it
+    incoming.place(1, 60, 10);  // some of it has landed
     incoming.landed(1, 60, 10);
     incoming.abandon(1, [&](std::byte* place) { free.push_back(place); });
-    EXPECT_EQ(free, (std::vector<std::byte*>{memory, memory + 60, memory + 80})) << "what nobody writes to";
+    EXPECT_EQ(free, (std::vector<std::byte*>{memory, memory + 60, memory + 80}))
+        << "places that no connection writes to";
     incoming.landed(1, 20, 10);
     incoming.landed_whole(1, 40);
     EXPECT_EQ(free, (std::vector<std::byte*>{memory, memory + 60, memory + 80, memory + 20, memory + 40}));
@@ -184,12 +185,12 @@ TEST(IncomingPieces, WhatIsAbandonedMayStillComeAndGoesNowhere) {
     EXPECT_FALSE(inside(last));
     std::fill(last.begin(), last.end(), std::byte{1});
     incoming.landed_whole(1, 80);
-    EXPECT_EQ(free.size(), 5u) << "each once";
-    EXPECT_TRUE(incoming.claim(1, 80, 20).empty()) << "and that was all";
+    EXPECT_EQ(free.size(), 5u) << "each place once";
+    EXPECT_TRUE(incoming.claim(1, 80, 20).empty()) << "no more are accepted";
     EXPECT_TRUE(incoming.begin(1)) << "the name is free again";
 }
 
-TEST(IncomingPieces, WhatIsAbandonedIsNotRememberedWithoutEnd) {
+TEST(IncomingPieces, RecordOfAbandonedPiecesIsBounded) {
     Incoming incoming;
     std::byte memory[8];
     std::size_t free = 0;
@@ -202,7 +203,7 @@ TEST(IncomingPieces, WhatIsAbandonedIsNotRememberedWithoutEnd) {
     EXPECT_EQ(incoming.place(2, 0, 8).size(), 8u);
 }
 
-TEST(IncomingPieces, WhatNobodyAskedForHasNoPlace) {
+TEST(IncomingPieces, UnrequestedDataHasNoPlace) {
     Incoming incoming;
     std::byte memory[100];
     incoming.expect(1, 100, 50, memory);
@@ -213,11 +214,11 @@ TEST(IncomingPieces, WhatNobodyAskedForHasNoPlace) {
     EXPECT_TRUE(incoming.place(1, 100, ~std::size_t{0}).empty());
     EXPECT_EQ(incoming.place(1, 100, 30).size(), 30u);
     incoming.landed(1, 100, 30);
-    EXPECT_TRUE(incoming.place(1, 100, 30).empty()) << "it is there already";
+    EXPECT_TRUE(incoming.place(1, 100, 30).empty()) << "it has landed already";
     EXPECT_TRUE(incoming.place(1, 130, 21).empty());
     incoming.forget(1);
     EXPECT_TRUE(incoming.place(1, 130, 20).empty());
-    incoming.landed(1, 130, 20);  // harmless
+    incoming.landed(1, 130, 20);  // has no effect
 }
 
 }  // namespace

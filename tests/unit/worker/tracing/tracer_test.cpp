@@ -24,7 +24,7 @@ class WorkerTracer : public testing::Test {
         stream.client = reinterpret_cast<CUstream>(0x10);
         stream.driver = FakeDriver::stream(1);
         stream.context = &context;
-        // A millisecond from one asked for event to the next; the anchors' stream is never behind.
+        // Consecutive events are a millisecond apart; the anchors' stream is never behind.
         fake.api.cuEventElapsedTime = [](float* ms, CUevent, CUevent) {
             *ms = (now_ms += 1);
             return CUDA_SUCCESS;
@@ -82,13 +82,13 @@ class WorkerTracer : public testing::Test {
 };
 float WorkerTracer::now_ms = 0;
 
-TEST_F(WorkerTracer, OffItTouchesNoStream) {
+TEST_F(WorkerTracer, TouchesNoStreamWhenOff) {
     work(TraceKind::kernel);
     EXPECT_EQ(fake.events(), 0u);
     EXPECT_FALSE(tracer.waiting());
 }
 
-TEST_F(WorkerTracer, WorkIsToldOnceItsEndHasPassed) {
+TEST_F(WorkerTracer, WorkIsReportedOnceComplete) {
     tracer.start();
     codec::CommandHeader header{};
     header.number = 42;
@@ -99,7 +99,7 @@ TEST_F(WorkerTracer, WorkIsToldOnceItsEndHasPassed) {
     }
     EXPECT_EQ(fake.records_on(stream.driver), 2u);
     send_all();
-    ASSERT_EQ(records.size(), 1u);  // the command's own; the GPU is not done
+    ASSERT_EQ(records.size(), 1u);  // only the command's record, since the GPU's work is not complete
     EXPECT_EQ(records[0].kind, TraceKind::command);
     fake.complete(stream.driver);
     send_all();
@@ -119,7 +119,7 @@ TEST_F(WorkerTracer, NoEventEntersACapture) {
     work(TraceKind::kernel);
     EXPECT_EQ(fake.records_on(stream.driver), 0u);
     stream.capturing = false;
-    // Nor the legacy stream's, which another stream's capture would notice.
+    // Nor the legacy stream, where an event would invalidate another stream's capture.
     auto capturing = std::make_unique<worker::StreamState>();
     capturing->capturing = true;
     context.streams[reinterpret_cast<CUstream>(0x20)] = std::move(capturing);
@@ -128,7 +128,7 @@ TEST_F(WorkerTracer, NoEventEntersACapture) {
     EXPECT_EQ(fake.records_on(stream.driver), 0u);
 }
 
-TEST_F(WorkerTracer, WhatFailedWasNoWork) {
+TEST_F(WorkerTracer, FailedCallsAreNotRecorded) {
     tracer.start();
     work(TraceKind::kernel, CUDA_ERROR_INVALID_VALUE);
     fake.complete(stream.driver);
@@ -137,7 +137,7 @@ TEST_F(WorkerTracer, WhatFailedWasNoWork) {
     EXPECT_FALSE(tracer.waiting());
 }
 
-TEST_F(WorkerTracer, BeyondTheLimitWorkIsLeftOutAndCounted) {
+TEST_F(WorkerTracer, WorkBeyondTheLimitIsOmittedAndCounted) {
     tracer.start();
     for (std::size_t i = 0; i < worker::Tracer::kMaxPending + 5; ++i) {
         work(TraceKind::kernel);
@@ -149,7 +149,7 @@ TEST_F(WorkerTracer, BeyondTheLimitWorkIsLeftOutAndCounted) {
     EXPECT_EQ(dropped.dropped_gpu_work, 5u);
 }
 
-TEST_F(WorkerTracer, EventsAreUsedAgain) {
+TEST_F(WorkerTracer, EventsAreReused) {
     tracer.start();
     for (int i = 0; i < 100; ++i) {
         work(TraceKind::kernel);
@@ -159,11 +159,11 @@ TEST_F(WorkerTracer, EventsAreUsedAgain) {
     EXPECT_EQ(records.size(), 100u);
     EXPECT_LE(fake.events(), 4u);
     for (std::size_t i = 1; i < records.size(); ++i) {
-        EXPECT_GE(records[i].begin_ns, records[i - 1].end_ns);  // in a stream one follows the other
+        EXPECT_GE(records[i].begin_ns, records[i - 1].end_ns);  // in stream order
     }
 }
 
-TEST_F(WorkerTracer, ABrokenContextIsTracedNoFurther) {
+TEST_F(WorkerTracer, BrokenContextIsNoLongerTraced) {
     tracer.start();
     work(TraceKind::kernel);
     fake.complete(stream.driver);
@@ -176,7 +176,7 @@ TEST_F(WorkerTracer, ABrokenContextIsTracedNoFurther) {
     EXPECT_EQ(fake.records_on(stream.driver), before);
 }
 
-TEST_F(WorkerTracer, AForgottenStreamOrContextLeavesNothingToWaitFor) {
+TEST_F(WorkerTracer, ForgottenStreamOrContextLeavesNothingPending) {
     tracer.start();
     work(TraceKind::kernel);
     tracer.forget(stream);

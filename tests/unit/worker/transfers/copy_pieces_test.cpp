@@ -1,4 +1,4 @@
-// A copy in pieces against a copy at once: every small shape and piece size, byte by byte.
+// Compares copies made in pieces with whole copies: every small shape and piece size, byte by byte.
 #include "server/worker/transfers/copy_pieces.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 using namespace worker;
 
-// A copy between two "device" volumes the way the driver does it; host memory is a pitched volume too.
+// Copies between two "device" volumes as the driver does; host memory is a pitched volume too.
 void copy(const CopyShape& shape, std::vector<std::byte>& device, std::size_t pitch, std::size_t height) {
     for (std::size_t z = 0; z < shape.Depth; ++z) {
         for (std::size_t y = 0; y < shape.Height; ++y) {
@@ -79,7 +79,7 @@ void check_shape(std::size_t width, std::size_t height, std::size_t depth, std::
     ASSERT_EQ(back, packed);
 }
 
-TEST(CopyPieces, EverySmallShapeIsCopiedAsAtOnce) {
+TEST(CopyPieces, EverySmallShapeMatchesTheWholeCopy) {
     for (std::size_t width = 1; width <= 9; ++width) {
         for (std::size_t height = 1; height <= 5; ++height) {
             for (std::size_t depth = 1; depth <= 4; ++depth) {

@@ -1,5 +1,4 @@
-// Where bulk data of the client lands: in its place when it is expected, elsewhere for a time when it comes ahead of
-// that.
+// Where the client's bulk data lands: in its place when it is expected, in a buffer when it arrives earlier.
 #include "server/worker/transfers/incoming.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +20,7 @@ constexpr std::uint64_t kAhead = codec::kTransferSentAhead;
 
 class Ahead : public ::testing::Test {
   protected:
-    // What a lane does with one piece of it, whose bytes are all `seed`.
+    // What a lane does with one piece, whose bytes are all `seed`.
     bool comes(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes, int seed) {
         const auto place = incoming_.claim(transfer, offset, bytes);
         if (place.empty()) return false;
@@ -37,12 +36,12 @@ class Ahead : public ::testing::Test {
     std::vector<std::byte> memory_ = std::vector<std::byte>(4 * kPiece);
 };
 
-TEST_F(Ahead, APieceThatIsExpectedLandsInItsPlace) {
+TEST_F(Ahead, ExpectedPieceLandsInItsPlace) {
     EXPECT_TRUE(incoming_.begin(kAhead | 1, 2 * kPiece));
     incoming_.expect(kAhead | 1, 0, kPiece, memory_.data());
     incoming_.expect(kAhead | 1, kPiece, kPiece, memory_.data() + kPiece);
     EXPECT_EQ(incoming_.claim(kAhead | 1, kPiece, kPiece).data(), memory_.data() + kPiece);
-    EXPECT_FALSE(incoming_.take_landed(kAhead | 1)) << "the first comes first";
+    EXPECT_FALSE(incoming_.take_landed(kAhead | 1)) << "the first piece is taken first";
     EXPECT_EQ(incoming_.claim(kAhead | 1, 0, kPiece).data(), memory_.data());
     incoming_.landed_whole(kAhead | 1, kPiece);
     incoming_.landed_whole(kAhead | 1, 0);
@@ -50,9 +49,9 @@ TEST_F(Ahead, APieceThatIsExpectedLandsInItsPlace) {
     EXPECT_EQ(incoming_.take_landed(kAhead | 1)->offset, kPiece);
 }
 
-// No honest client sends one piece over two connections: whose data has landed could not be told, and where one of them
-// writes may not be ours any more.
-TEST_F(Ahead, APieceComesOverOneConnection) {
+// No honest client sends a piece over two connections. The worker could not tell whose data has landed, and one
+// connection might write to memory that was released.
+TEST_F(Ahead, PieceArrivesOverOneConnection) {
     EXPECT_TRUE(incoming_.begin(1));
     incoming_.expect(1, 0, kPiece, memory_.data());
     EXPECT_FALSE(incoming_.place(1, 0, kPiece / 2).empty());
@@ -63,11 +62,11 @@ TEST_F(Ahead, APieceComesOverOneConnection) {
     EXPECT_TRUE(incoming_.begin(2));
     incoming_.expect(2, 0, kPiece, memory_.data());
     EXPECT_FALSE(incoming_.claim(2, 0, kPiece).empty());
-    EXPECT_TRUE(incoming_.place(2, 0, kPiece).empty()) << "a lane fills it";
+    EXPECT_TRUE(incoming_.place(2, 0, kPiece).empty()) << "a lane receives it";
 }
 
-TEST_F(Ahead, ALaneWaitsForThePlaceALittle) {
-    // On a busy machine the place may come too late for a lane; not each time.
+TEST_F(Ahead, LaneWaitsBrieflyForThePlace) {
+    // On a loaded machine the place may be announced too late for the lane, but not every time.
     bool waited = false;
     for (std::uint64_t transfer = kAhead | 1; !waited && transfer < (kAhead | 1000); ++transfer) {
         auto place = std::async(std::launch::async, [&] { return incoming_.claim(transfer, 0, kPiece); });
@@ -85,7 +84,7 @@ TEST_F(Ahead, ALaneWaitsForThePlaceALittle) {
     EXPECT_TRUE(waited);
 }
 
-TEST_F(Ahead, AnEarlyPieceIsCopiedWhenItIsExpected) {
+TEST_F(Ahead, EarlyPieceIsCopiedWhenItIsExpected) {
     EXPECT_TRUE(comes(kAhead | 1, kPiece, 100, 2));
     EXPECT_TRUE(comes(kAhead | 1, 0, kPiece, 1));
     EXPECT_TRUE(incoming_.begin(kAhead | 1, kPiece + 100));
@@ -101,21 +100,21 @@ TEST_F(Ahead, AnEarlyPieceIsCopiedWhenItIsExpected) {
     EXPECT_TRUE(incoming_.begin(kAhead | 1, 0)) << "the name is free again";
 }
 
-TEST_F(Ahead, APieceThatIsStillLandingIsWaitedFor) {
+TEST_F(Ahead, ExpectingWaitsForAPieceThatIsLanding) {
     const auto place = incoming_.claim(kAhead | 1, 0, kPiece);
     ASSERT_EQ(place.size(), kPiece);
     EXPECT_TRUE(incoming_.begin(kAhead | 1, kPiece));
     incoming_.expect(kAhead | 1, 0, kPiece, memory_.data());
     EXPECT_FALSE(incoming_.take_landed(kAhead | 1));
-    EXPECT_TRUE(incoming_.claim(kAhead | 1, 0, kPiece).empty()) << "it is coming already";
+    EXPECT_TRUE(incoming_.claim(kAhead | 1, 0, kPiece).empty()) << "it is being received already";
     std::memset(place.data(), 3, place.size());
     incoming_.landed_whole(kAhead | 1, 0);
     ASSERT_TRUE(incoming_.take_landed(kAhead | 1));
     EXPECT_TRUE(is_all(memory_.data(), kPiece, 3));
 }
 
-// As where only small staging chunks are left.
-TEST_F(Ahead, OfAPieceSmallerPartsMayBeExpected) {
+// As when only small staging chunks are left.
+TEST_F(Ahead, PartsOfAPieceMayBeExpected) {
     constexpr std::size_t kPart = 64u << 10;
     EXPECT_TRUE(incoming_.begin(kAhead | 1, kPiece));
     incoming_.expect(kAhead | 1, 0, kPart, memory_.data());
@@ -134,7 +133,7 @@ TEST_F(Ahead, OfAPieceSmallerPartsMayBeExpected) {
     EXPECT_TRUE(is_all(memory_.data() + kPart, kPiece - kPart, 2));
 }
 
-TEST_F(Ahead, WhatIsEarlyIsBounded) {
+TEST_F(Ahead, EarlyDataIsBounded) {
     std::uint64_t taken = 0;
     while (comes(kAhead | (1 + taken), 0, kPiece, 1)) {
         ++taken;
@@ -142,7 +141,7 @@ TEST_F(Ahead, WhatIsEarlyIsBounded) {
     EXPECT_GE(taken * kPiece, codec::kMaxAheadBytes);
     EXPECT_LE(taken * kPiece, Incoming::kMaxEarlyBytes);
     EXPECT_FALSE(comes(kAhead | 1000, 0, kPiece, 1));
-    // What is copied to its place, or not wanted any more, makes room.
+    // Data that was copied to its place, or is no longer wanted, makes room.
     EXPECT_TRUE(incoming_.begin(kAhead | 1, kPiece));
     incoming_.expect(kAhead | 1, 0, kPiece, memory_.data());
     EXPECT_TRUE(incoming_.take_landed(kAhead | 1));
@@ -153,17 +152,17 @@ TEST_F(Ahead, WhatIsEarlyIsBounded) {
     EXPECT_TRUE(comes(kAhead | 1001, 0, kPiece, 1));
 }
 
-TEST_F(Ahead, OnlyWhatIsSentAheadMayBeEarly) {
+TEST_F(Ahead, OnlyDataSentAheadMayBeEarly) {
     EXPECT_FALSE(comes(1, 0, kPiece, 1));
     EXPECT_FALSE(comes(kAhead | codec::kTransferOfWorker | 1, 0, kPiece, 1));
     EXPECT_TRUE(incoming_.begin(kAhead | 1, kPiece));
-    EXPECT_FALSE(comes(kAhead | 1, kPiece, kPiece, 1)) << "behind what comes ahead";
+    EXPECT_FALSE(comes(kAhead | 1, kPiece, kPiece, 1)) << "beyond the data sent ahead";
     EXPECT_FALSE(comes(kAhead | 1, 0, kPiece + 1, 1));
     EXPECT_TRUE(comes(kAhead | 1, 0, kPiece, 1));
-    EXPECT_FALSE(comes(kAhead | 1, 0, kPiece, 1)) << "twice";
+    EXPECT_FALSE(comes(kAhead | 1, 0, kPiece, 1)) << "sent twice";
 }
 
-TEST_F(Ahead, WhatIsNotWantedAnyMoreGoesNowhere) {
+TEST_F(Ahead, UnwantedDataIsDropped) {
     std::vector<std::byte*> given_back;
     const auto give_back = [&](std::byte* place) { given_back.push_back(place); };
     EXPECT_TRUE(incoming_.begin(kAhead | 1, 4 * kPiece));
@@ -178,8 +177,8 @@ TEST_F(Ahead, WhatIsNotWantedAnyMoreGoesNowhere) {
     incoming_.landed_whole(kAhead | 1, 0);
     EXPECT_EQ(given_back, std::vector{memory_.data()});
     incoming_.landed_whole(kAhead | 1, kPiece);
-    EXPECT_TRUE(comes(kAhead | 1, 3 * kPiece, kPiece, 1)) << "it was on its way";
-    EXPECT_TRUE(incoming_.begin(kAhead | 1, 0)) << "all of it has come, so that nothing is kept";
+    EXPECT_TRUE(comes(kAhead | 1, 3 * kPiece, kPiece, 1)) << "it was sent before";
+    EXPECT_TRUE(incoming_.begin(kAhead | 1, 0)) << "all of it has arrived, so nothing is remembered";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Staging memory: what one stream may hold of it, and what becomes of it when its context ends.
+// Staging memory: the limit for one stream, and what happens when the context is destroyed.
 #include "server/worker/transfers/staging.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ CUcontext context(std::uintptr_t number) {
     return reinterpret_cast<CUcontext>(number);
 }
 
-// Chunks of 4 KiB and 64 KiB, 16 of each, and 16 small ones in reserve.
+// 16 chunks of 4 KiB, 16 of 64 KiB, and 16 small ones in reserve.
 class StagingTest : public ::testing::Test {
   protected:
     StagingTest() {
@@ -37,8 +37,8 @@ class StagingTest : public ::testing::Test {
         registrations = 0;
     }
 
-    // As many chunks as the stream gets.
-    std::vector<std::byte*> take_all(Staging::StreamUsePtr& use, std::size_t bytes) {
+    // Takes as many chunks as the stream gets.
+    std::vector<std::byte*> take_all(Staging::SharePtr& share, std::size_t bytes) {
         std::vector<std::byte*> chunks;
         for (auto chunk = staging.take(use, bytes); !chunk.empty(); chunk = staging.take(use, bytes)) {
             chunks.push_back(chunk.data());
@@ -55,24 +55,24 @@ class StagingTest : public ::testing::Test {
                     [this] { ++returned; }};
 };
 
-TEST_F(StagingTest, AChunkIsAsLargeAsWhatIsToPassThroughIt) {
-    Staging::StreamUsePtr use;
-    EXPECT_EQ(staging.take(use, 1).size(), kSmallBytes);
-    EXPECT_EQ(staging.take(use, kSmallBytes).size(), kSmallBytes);
-    EXPECT_EQ(staging.take(use, kSmallBytes + 1).size(), kLargeBytes);
-    EXPECT_EQ(staging.take(use, 100 * kLargeBytes).size(), kLargeBytes);
+TEST_F(StagingTest, ChunkSizeFitsTheRequest) {
+    Staging::SharePtr share;
+    EXPECT_EQ(staging.take(share, 1).size(), kSmallBytes);
+    EXPECT_EQ(staging.take(share, kSmallBytes).size(), kSmallBytes);
+    EXPECT_EQ(staging.take(share, kSmallBytes + 1).size(), kLargeBytes);
+    EXPECT_EQ(staging.take(share, 100 * kLargeBytes).size(), kLargeBytes);
 }
 
-TEST_F(StagingTest, NoStreamTakesWhatOthersNeed) {
-    Staging::StreamUsePtr first, second;
+TEST_F(StagingTest, StreamsShareIsLimited) {
+    Staging::SharePtr first, second;
     const auto of_first = take_all(first, kLargeBytes);
     EXPECT_EQ(of_first.size(), 8u);
     EXPECT_EQ(take_all(second, kLargeBytes).size(), 4u);
     std::vector<Staging::StreamUsePtr> more(12);
     std::size_t large = 0, small = 0;
-    for (Staging::StreamUsePtr& use : more) {
-        const auto chunk = staging.take(use, kLargeBytes);
-        ASSERT_FALSE(chunk.empty()) << "one that holds none always gets one";
+    for (Staging::SharePtr& share : more) {
+        const auto chunk = staging.take(share, kLargeBytes);
+        ASSERT_FALSE(chunk.empty()) << "a stream without chunks always gets one";
         ++(chunk.size() == kLargeBytes ? large : small);
     }
     EXPECT_EQ(large, 4u);
@@ -80,25 +80,25 @@ TEST_F(StagingTest, NoStreamTakesWhatOthersNeed) {
     EXPECT_TRUE(staging.take(more[0], kLargeBytes).empty());
     staging.put(of_first[0]);
     EXPECT_EQ(returned, 1);
-    EXPECT_TRUE(staging.take(first, kLargeBytes).empty()) << "it has more than is left";
-    Staging::StreamUsePtr another;
+    EXPECT_TRUE(staging.take(first, kLargeBytes).empty()) << "it holds more than is left";
+    Staging::SharePtr another;
     EXPECT_EQ(staging.take(another, kLargeBytes).data(), of_first[0]);
 }
 
-TEST_F(StagingTest, TheReserveIsForThoseThatHoldNone) {
-    std::vector<Staging::StreamUsePtr> streams(33);
+TEST_F(StagingTest, ReserveIsForStreamsWithoutChunks) {
+    std::vector<Staging::SharePtr> streams(33);
     take_all(streams[0], 1);
     std::size_t served = 1;
     for (std::size_t i = 1; i < streams.size(); ++i) {
         served += staging.take(streams[i], 1).empty() ? 0 : 1;
     }
-    EXPECT_EQ(served, 1u + 24u) << "8 of the small ones went to the first";
+    EXPECT_EQ(served, 1u + 24u) << "the first stream has 8 of the small ones";
     EXPECT_TRUE(staging.take(streams[1], 1).empty());
-    EXPECT_EQ(staging.take(streams.back(), kLargeBytes).size(), kLargeBytes) << "the others are not touched";
+    EXPECT_EQ(staging.take(streams.back(), kLargeBytes).size(), kLargeBytes) << "the large chunks are untouched";
 }
 
-TEST_F(StagingTest, WhatIsGivenBackWhileAContextEndsStaysOutOfUse) {
-    Staging::StreamUsePtr ending, other;
+TEST_F(StagingTest, ChunksReturnedDuringAContextsEndStayUnused) {
+    Staging::SharePtr ending, other;
     std::byte* const mine = staging.take(ending, 1).data();
     std::byte* const others = staging.take(other, 1).data();
     ASSERT_TRUE(mine != nullptr && others != nullptr);
@@ -107,7 +107,7 @@ TEST_F(StagingTest, WhatIsGivenBackWhileAContextEndsStaysOutOfUse) {
     bool unused = false;
     const Staging::Withheld withheld = staging.release(context(2), [&] { unused = true; });
     EXPECT_EQ(withheld, Staging::Withheld{mine});
-    EXPECT_TRUE(unused) << "nothing is registered there";
+    EXPECT_TRUE(unused) << "no registration remains there";
     EXPECT_EQ(returned, 0);
     const auto more = take_all(other, 1);
     EXPECT_EQ(std::count(more.begin(), more.end(), mine), 0);
@@ -118,8 +118,8 @@ TEST_F(StagingTest, WhatIsGivenBackWhileAContextEndsStaysOutOfUse) {
     EXPECT_EQ(std::count(again.begin(), again.end(), mine), 1);
 }
 
-TEST_F(StagingTest, WhatWasRegisteredInAContextEndsWithIt) {
-    Staging::StreamUsePtr ending, other;
+TEST_F(StagingTest, RegistrationsEndWithTheirContext) {
+    Staging::SharePtr ending, other;
     std::byte* const mine = staging.take(ending, 1).data();
     current = context(2);
     std::byte* const others = staging.take(other, 1).data();  // registered in the first
@@ -128,13 +128,13 @@ TEST_F(StagingTest, WhatWasRegisteredInAContextEndsWithIt) {
     staging.withhold();
     staging.put(mine);
     const Staging::Withheld withheld = staging.release(context(1), [&] { unused = true; });
-    EXPECT_FALSE(unused) << "another context's stream has some of it";
-    EXPECT_TRUE(staging.take(other, 1).empty()) << "nothing of it is handed out, and no more fits";
+    EXPECT_FALSE(unused) << "another context's stream uses a part";
+    EXPECT_TRUE(staging.take(other, 1).empty()) << "it is not handed out, and no more fits";
     staging.put(others);
     EXPECT_TRUE(unused);
     staging.ended(context(1), withheld);
     EXPECT_FALSE(staging.take(other, 1).empty());
-    EXPECT_EQ(registrations, 2) << "it was not registered any more";
+    EXPECT_EQ(registrations, 2) << "it had been unregistered";
 }
 
 }  // namespace
