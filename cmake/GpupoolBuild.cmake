@@ -1,12 +1,13 @@
 # Flags shared by everything that gpupool builds, and helpers:
-#   gpupool_library(name SOURCES...)        a static library of ours, with GPUPOOL_WERROR warnings as errors
-#   gpupool_test(name SOURCES ... LINKS ... [TIMEOUT seconds] [LABEL threads|long])
-#                                           a GoogleTest executable, each case known to ctest. "threads": also run under
-#                                           ThreadSanitizer; "long": only run by scripts/test --long
+#   gpupool_library(name SOURCES...)        a static library of ours, warnings as errors where asked for
+#   gpupool_test(name SOURCES ... LINKS ... [SHARDS n | CASES] [TIMEOUT seconds] [LABEL threads|long])
+#                                           a GoogleTest executable. ctest knows it as one test, or as n that share its
+#                                           cases (SHARDS), or each case as one (CASES: for tests that start processes).
+#                                           "threads": also run under ThreadSanitizer; "long": only run by
+#                                           scripts/test --long
+# and a third, where many files of a target include the same (presets debug and tsan, whose whole builds it shortens; the
+# release build compiles each file with what it includes itself):
 #   gpupool_precompile(name PRIVATE headers... | REUSE_FROM target)
-#                                           precompiles headers that many files of a target include; presets debug and
-#                                           tsan only, to shorten whole builds. The release build compiles each file with
-#                                           its own includes only.
 
 option(GPUPOOL_BUILD_TESTS "Build the tests" ON)
 option(GPUPOOL_BUILD_BENCHMARKS "Build the benchmarks" ON)
@@ -22,13 +23,13 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 
-# The build tree has a bundle's layout (scripts/bundle), so that programs find their files the same way in both:
-# bin/gpupoold, bin/gpupool, bin/gpupool-worker, lib/libgpupool-softgpu.so, lib/gpupool/libcuda.so.1.
+# The build tree is laid out like a bundle (scripts/bundle), so that programs find what belongs to them the same way in
+# both: bin/gpupoold, bin/gpupool, bin/gpupool-worker, lib/libgpupool-softgpu.so, lib/gpupool/libcuda.so.1.
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 
-# Uses a compiler cache if there is one. Paths below the source folder are hashed relative to it, so that clones share
-# their results; file names in debug information and __FILE__ are relative for the same reason.
+# The compiler cache, where there is one. Paths below the source folder are hashed relative to it, so that another clone
+# finds what this one compiled; the file names in debug information and __FILE__ are relative for the same reason.
 find_program(CCACHE ccache)
 if(CCACHE)
   set(_ccache ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
@@ -43,17 +44,30 @@ if(GPUPOOL_SANITIZE)
   add_compile_options(-fsanitize=${GPUPOOL_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${GPUPOOL_SANITIZE})
   if(GPUPOOL_SANITIZE MATCHES "undefined")
-    # Values of applications and peers are passed on to the driver, which refuses those that an enumeration of cuda.h
-    # lacks.
+    # What an application or a peer says is passed on to the driver, which is the one to refuse a value that one of
+    # cuda.h's enumerations does not have.
     add_compile_options(-fno-sanitize-recover=undefined -fno-sanitize=enum)
   endif()
   if(GPUPOOL_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # Asio uses fences only in addition to its mutexes, which ThreadSanitizer understands.
+    # Asio's fences are only a second belt beside its mutexes, which ThreadSanitizer does follow.
     add_compile_options(-Wno-tsan)
   endif()
 endif()
 
-# A program that was not built with the sanitizer can load a library of ours that was, if this runtime is preloaded:
+# A faster linker, where one is installed, for builds that are only tested. What is installed is linked by the
+# distribution's own.
+if(GPUPOOL_SANITIZE)
+  include(CheckLinkerFlag)
+  foreach(linker mold lld)
+    check_linker_flag(CXX "-fuse-ld=${linker}" GPUPOOL_LINKS_WITH_${linker})
+    if(GPUPOOL_LINKS_WITH_${linker})
+      add_link_options(-fuse-ld=${linker})
+      break()
+    endif()
+  endforeach()
+endif()
+
+# A program that was not built with the sanitizer can load a library of ours that was when this runtime is preloaded:
 # LD_PRELOAD=${GPUPOOL_SANITIZER_RUNTIME}. Empty without a sanitizer.
 set(GPUPOOL_SANITIZER_RUNTIME "")
 if(GPUPOOL_SANITIZE MATCHES "address|thread")
@@ -77,7 +91,7 @@ target_compile_definitions(gpupool_flags INTERFACE ASIO_STANDALONE=1 ASIO_NO_DEP
                            GPUPOOL_VERSION="${PROJECT_VERSION}")
 target_link_libraries(gpupool_flags INTERFACE Threads::Threads)
 
-# {fmt}, compiled once if its version allows that, otherwise in every file.
+# {fmt}, compiled once where its version lets us, else in every file.
 if(NOT DEFINED GPUPOOL_FMT_COMPILES)
   try_compile(GPUPOOL_FMT_COMPILES ${CMAKE_BINARY_DIR}/CMakeFiles/fmt_check
               SOURCES ${CMAKE_SOURCE_DIR}/cmake/fmt.cpp ${CMAKE_SOURCE_DIR}/cmake/fmt_check.cpp
@@ -91,12 +105,15 @@ else()
   target_compile_definitions(gpupool_flags INTERFACE FMT_HEADER_ONLY=1)
 endif()
 
-# A sanitizer has its own runtime, which must not be linked statically into our shared libraries.
+# toml++, compiled once as well.
+add_library(gpupool_toml STATIC ${CMAKE_SOURCE_DIR}/cmake/toml.cpp)
+target_compile_definitions(gpupool_toml PUBLIC TOML_HEADER_ONLY=0 PRIVATE TOML_IMPLEMENTATION=1)
+
+# A sanitizer brings a runtime of its own, which must not be linked statically into our shared libraries.
 if(GPUPOOL_STATIC_RUNTIME AND NOT GPUPOOL_SANITIZE)
   add_link_options(-static-libstdc++ -static-libgcc)
-  # On a newer distribution this object defines the symbols that libstdc++.a and our own code would take from a glibc
-  # newer than 2.35. It is an object at the end of every link line, because an archive would not serve the libraries
-  # after it.
+  # On a newer distribution, define here what libstdc++.a and our own code would take from a glibc newer than 2.35. An
+  # object at the end of every link line, since an archive would give nothing to the libraries behind it.
   set(_glibc_compat "${CMAKE_BINARY_DIR}/glibc_compat.o")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/glibc_compat.c)
   execute_process(COMMAND ${CMAKE_C_COMPILER} -std=gnu17 -O2 -fPIC -ffunction-sections -fno-builtin -w -c
@@ -105,7 +122,7 @@ if(GPUPOOL_STATIC_RUNTIME AND NOT GPUPOOL_SANITIZE)
     message(FATAL_ERROR "cmake/glibc_compat.c does not compile")
   endif()
   string(APPEND CMAKE_CXX_STANDARD_LIBRARIES " ${_glibc_compat}")
-  # Since glibc 2.36 relocations can be packed, which older versions cannot read.
+  # Since glibc 2.36 relocations can be packed, which an older one cannot read.
   include(CheckLinkerFlag)
   check_linker_flag(CXX "LINKER:-z,nopack-relative-relocs" GPUPOOL_LINKER_CAN_PACK)
   if(GPUPOOL_LINKER_CAN_PACK)
@@ -127,11 +144,11 @@ function(gpupool_library name)
   target_link_libraries(${name} PUBLIC gpupool_flags)
 endfunction()
 
-# What the tests labelled "threads" need, so that ThreadSanitizer needs no full build. A test that is not added by
-# gpupool_test must make this target depend on what it runs.
+# What the tests labelled "threads" need, so that the ThreadSanitizer build need not be a whole one. A test that is added
+# by other means than gpupool_test makes this target depend on what it runs.
 add_custom_target(thread_tests)
 
-# Executables (tests) precompile only the headers that they include.
+# An executable, as tests are, only for the headers that they include.
 if(GPUPOOL_PRECOMPILE)
   find_package(GTest REQUIRED)
   file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/test_headers.cpp CONTENT "int main() {}\n")
@@ -149,8 +166,8 @@ function(gpupool_test name)
   target_link_libraries(${name} PRIVATE ${ARG_LINKS} gpupool_flags GTest::gtest_main)
   gpupool_precompile(${name} REUSE_FROM gpupool_test_headers)
   if(GPUPOOL_PRECOMPILE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # For code from a precompiled header gcc forgets that it comes from a system header, and shows these warnings, which
-    # are false here (seen with std::string). Builds without precompiled headers keep them.
+    # Of what comes from a precompiled header gcc forgets that it is the library's own, where it does not show these
+    # warnings, which are mistaken there (seen with std::string). A test that is built without has them.
     target_compile_options(${name} PRIVATE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
   endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
@@ -190,7 +207,7 @@ function(gpupool_test name)
   endforeach()
 endfunction()
 
-# Adds those of the named folders that exist.
+# Adds those of the named folders that are there.
 function(gpupool_subdirectories)
   foreach(folder IN LISTS ARGN)
     if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt")

@@ -264,7 +264,7 @@ class SupervisorTest : public ::testing::Test {
 
 TEST_F(SupervisorTest, ItsOwnDelayDoesNotCountAsTheWorkersSilence) {
     const auto client = open_session();
-    supervisor_->arrive(std::make_unique<SlowPeer>(3 * config_.worker_silence_timeout), guest_of({.lane = true}));
+    supervisor_->admit(std::make_unique<SlowPeer>(3 * config_.worker_silence_timeout), admission_of({.lane = true}));
     ASSERT_TRUE(supervisor_->status()) << "answered after the slow peer's refusal";
     ASSERT_TRUE(supervisor_->status()) << "answered after the check for silent workers";
     client->set_receive_deadline(transport::Clock::now() + milliseconds(300));

@@ -15,7 +15,7 @@ void put(std::vector<std::byte>& target, std::size_t offset, T value) {
     std::memcpy(target.data() + offset, &value, sizeof value);
 }
 
-constexpr std::size_t kFirstEntry = container_header_bytes;
+constexpr std::size_t kFirstEntry = kContainerHeaderBytes;
 
 // Reads everything there is to read; it need only return.
 void read_all(Bytes bytes) {
@@ -50,7 +50,7 @@ TEST(Damage, TextNeedsATerminator) {
 }
 
 TEST(Damage, WrapperIsRefused) {
-    const Wrapper wrapper{wrapper_magic, wrapper_version_single, nullptr, nullptr};
+    const Wrapper wrapper{kWrapperMagic, kWrapperVersionSingle, nullptr, nullptr};
     auto image = inspect(std::as_bytes(std::span(&wrapper, 1)));
     ASSERT_FALSE(image);
     EXPECT_EQ(image.error().code, ErrorCode::invalid_input);
@@ -62,19 +62,19 @@ TEST(Damage, ClaimedSizesAreChecked) {
     EXPECT_FALSE(container_entries(container));
 
     container = make_container({{Kind::ptx, 80, 0, "text"}});
-    put(container, kFirstEntry + entry_field::payload_bytes, ~std::uint64_t{0} - 0x3F);
+    put(container, kFirstEntry + entry_field::kPayloadBytes, ~std::uint64_t{0} - 0x3F);
     EXPECT_FALSE(container_entries(container));
 
     container = make_container({{Kind::ptx, 80, 0, "text"}});
-    put(container, kFirstEntry + entry_field::payload_bytes, std::uint64_t{16});
+    put(container, kFirstEntry + entry_field::kPayloadBytes, std::uint64_t{16});
     EXPECT_FALSE(container_entries(container));
 
     container = make_container({{Kind::ptx, 80, 0, "text"}});
-    put(container, kFirstEntry + entry_field::header_bytes, std::uint32_t{0});
+    put(container, kFirstEntry + entry_field::kHeaderBytes, std::uint32_t{0});
     EXPECT_FALSE(container_entries(container));
 
-    container = make_container({{Kind::ptx, 80, flag::zstd, "text"}});
-    put(container, kFirstEntry + entry_field::compressed_bytes, std::uint32_t{9});
+    container = make_container({{Kind::ptx, 80, flag::kZstd, "text"}});
+    put(container, kFirstEntry + entry_field::kCompressedBytes, std::uint32_t{9});
     EXPECT_FALSE(container_entries(container));
 }
 
@@ -85,7 +85,7 @@ Entry only_entry(Bytes container) {
 
 TEST(Damage, ImpossibleUnpackedSizeIsRefused) {
     // Four LZ4 bytes cannot expand to a gigabyte, and an invalid frame states no size.
-    const auto lz4 = make_container({{Kind::ptx, 80, flag::lz4, "text", 4, max_unpacked_bytes}});
+    const auto lz4 = make_container({{Kind::ptx, 80, flag::kLz4, "text", 4, kMaxUnpackedBytes}});
     auto contents = unpack(only_entry(lz4));
     ASSERT_FALSE(contents);
     EXPECT_EQ(contents.error().code, ErrorCode::invalid_input);

@@ -56,9 +56,9 @@ TEST_P(CompressMode, FlagsGiveCompressionAndTarget) {
     ASSERT_TRUE(entries) << entries.error().message;
     const std::string mode = GetParam();
     for (const Entry& entry : *entries) {
-        EXPECT_EQ((entry.flags & flag::arch_specific) != 0, entry.kind == Kind::cubin && entry.arch == 90);
-        EXPECT_EQ((entry.flags & flag::family_specific) != 0, entry.arch == 100);
-        const std::uint64_t how = entry.flags & (flag::lz4 | flag::zstd);
+        EXPECT_EQ((entry.flags & flag::kArchSpecific) != 0, entry.kind == Kind::cubin && entry.arch == 90);
+        EXPECT_EQ((entry.flags & flag::kFamilySpecific) != 0, entry.arch == 100);
+        const std::uint64_t how = entry.flags & (flag::kLz4 | flag::kZstd);
         // In modes "balance" (nvcc's default) and "speed" the compiler decides which cubins to compress.
         if (mode == "none" || mode == "size") {
             EXPECT_EQ(how, mode == "size" ? flag::kZstd : 0);

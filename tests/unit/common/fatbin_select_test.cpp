@@ -72,7 +72,7 @@ TEST(Select, MachineCodeNeedsTheSameMajorAndNoLaterMinor) {
 }
 
 TEST(Select, SortsEqualEntriesBySpecificity) {
-    const Made made({{Kind::cubin, 90, 0, "plain"}, {Kind::cubin, 90, flag::arch_specific, "a"}});
+    const Made made({{Kind::cubin, 90, 0, "plain"}, {Kind::cubin, 90, flag::kArchSpecific, "a"}});
     const auto chosen = select(made.entries, {9, 0});
     ASSERT_EQ(chosen.size(), 2u);
     EXPECT_NE(chosen[0].flags & flag::kArchSpecific, 0u);

@@ -133,7 +133,7 @@ void host_memory_that_nobody_has() {
     EXPECT_EXIT(function(), ::testing::ExitedWithCode(kPassed), said)
 
 TEST(SettingsDeathTest, KernelAboveItsTimeLimitTimesOut) {
-    EXPECT_TO_HOLD(a_kernel_past_its_limit, "time-out: it ran for longer");
+    EXPECT_TO_HOLD(a_kernel_past_its_limit, "timeout: it ran for longer");
 }
 
 TEST(SettingsDeathTest, KernelsTakeTheSetTimeAndStreamsOverlap) {

@@ -328,7 +328,7 @@ TEST_F(SchedulerTest, AllStreamsTogetherHoldAtMostTheBudget) {
     EXPECT_EQ(notices.size(), kStreams);
     EXPECT_LE(held_bytes, Scheduler::kHeldBudgetBytes + kStreams * kBytes) << "plus one operation of each stream";
     EXPECT_GE(held_bytes, Scheduler::kHeldBudgetBytes / 2);
-    EXPECT_FALSE(idle.client_held);
+    EXPECT_FALSE(idle.throttled);
     EXPECT_TRUE(scheduler.may_issue(idle)) << "the work that the others wait for may be sent";
     ready = true;
     scheduler.run_held();

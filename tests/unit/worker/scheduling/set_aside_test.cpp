@@ -60,7 +60,7 @@ TEST_F(SetAsideTest, ActionsRunFirstAndCommandsInOrder) {
 }
 
 TEST_F(SetAsideTest, ManyCommandsThrottleTheClientUntilAllAreTaken) {
-    for (std::size_t i = 0; i < 2 * Scheduler::kTellClientAt; ++i) {
+    for (std::size_t i = 0; i < 2 * Scheduler::kThrottleAt; ++i) {
         set_aside.add(command<calls::gpLaunch>());
     }
     EXPECT_EQ(holds, std::vector<bool>{true});

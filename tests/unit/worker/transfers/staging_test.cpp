@@ -38,7 +38,7 @@ class StagingTest : public ::testing::Test {
     }
 
     // Takes as many chunks as the stream gets.
-    std::vector<std::byte*> take_all(Staging::SharePtr& share, std::size_t bytes) {
+    std::vector<std::byte*> take_all(Staging::StreamUsePtr& share, std::size_t bytes) {
         std::vector<std::byte*> chunks;
         for (auto chunk = staging.take(use, bytes); !chunk.empty(); chunk = staging.take(use, bytes)) {
             chunks.push_back(chunk.data());
@@ -56,7 +56,7 @@ class StagingTest : public ::testing::Test {
 };
 
 TEST_F(StagingTest, ChunkSizeFitsTheRequest) {
-    Staging::SharePtr share;
+    Staging::StreamUsePtr share;
     EXPECT_EQ(staging.take(share, 1).size(), kSmallBytes);
     EXPECT_EQ(staging.take(share, kSmallBytes).size(), kSmallBytes);
     EXPECT_EQ(staging.take(share, kSmallBytes + 1).size(), kLargeBytes);
@@ -64,13 +64,13 @@ TEST_F(StagingTest, ChunkSizeFitsTheRequest) {
 }
 
 TEST_F(StagingTest, StreamsShareIsLimited) {
-    Staging::SharePtr first, second;
+    Staging::StreamUsePtr first, second;
     const auto of_first = take_all(first, kLargeBytes);
     EXPECT_EQ(of_first.size(), 8u);
     EXPECT_EQ(take_all(second, kLargeBytes).size(), 4u);
     std::vector<Staging::StreamUsePtr> more(12);
     std::size_t large = 0, small = 0;
-    for (Staging::SharePtr& share : more) {
+    for (Staging::StreamUsePtr& share : more) {
         const auto chunk = staging.take(share, kLargeBytes);
         ASSERT_FALSE(chunk.empty()) << "a stream without chunks always gets one";
         ++(chunk.size() == kLargeBytes ? large : small);
@@ -81,12 +81,12 @@ TEST_F(StagingTest, StreamsShareIsLimited) {
     staging.put(of_first[0]);
     EXPECT_EQ(returned, 1);
     EXPECT_TRUE(staging.take(first, kLargeBytes).empty()) << "it holds more than is left";
-    Staging::SharePtr another;
+    Staging::StreamUsePtr another;
     EXPECT_EQ(staging.take(another, kLargeBytes).data(), of_first[0]);
 }
 
 TEST_F(StagingTest, ReserveIsForStreamsWithoutChunks) {
-    std::vector<Staging::SharePtr> streams(33);
+    std::vector<Staging::StreamUsePtr> streams(33);
     take_all(streams[0], 1);
     std::size_t served = 1;
     for (std::size_t i = 1; i < streams.size(); ++i) {
@@ -98,7 +98,7 @@ TEST_F(StagingTest, ReserveIsForStreamsWithoutChunks) {
 }
 
 TEST_F(StagingTest, ChunksReturnedDuringAContextsEndStayUnused) {
-    Staging::SharePtr ending, other;
+    Staging::StreamUsePtr ending, other;
     std::byte* const mine = staging.take(ending, 1).data();
     std::byte* const others = staging.take(other, 1).data();
     ASSERT_TRUE(mine != nullptr && others != nullptr);
@@ -119,7 +119,7 @@ TEST_F(StagingTest, ChunksReturnedDuringAContextsEndStayUnused) {
 }
 
 TEST_F(StagingTest, RegistrationsEndWithTheirContext) {
-    Staging::SharePtr ending, other;
+    Staging::StreamUsePtr ending, other;
     std::byte* const mine = staging.take(ending, 1).data();
     current = context(2);
     std::byte* const others = staging.take(other, 1).data();  // registered in the first
