@@ -212,7 +212,7 @@ def trace_command(scenario):
     kept.write_text("not a trace")
     for option, files in (("--output", ["--output", kept]), ("--summary", ["--output", output, "--summary", kept])):
         outcome = scenario.run([*command[:2], *files, *command[6:], setting.build / "cuda/vector_add"], environment)
-        scenario.check(outcome.status != 0 and "holds something else" in outcome.errors and kept.read_text() == "not a trace",
+        scenario.check(outcome.status != 0 and "has other content" in outcome.errors and kept.read_text() == "not a trace",
                        f"{option} does not overwrite another file", outcome.end() + outcome.errors)
     # A program that ends without its exit handlers, some time after its last call.
     abrupt = ["sh", "-c", f"{setting.build / 'cuda/long_running'} 20 & child=$!; sleep 2; kill -9 $child; wait $child"]
