@@ -9,16 +9,7 @@ struct Control {
   union {
     statusRequest @0 :Void;          # administration -> daemon
     status @1 :ServerStatus;         # daemon -> administration
-    deferredError @2 :DeferredError; # unused: errors are sent as notices (protocol/codec/record.h)
-    message @3 :Text;                # unused
   }
-}
-
-struct DeferredError {
-  result @0 :Int32;                  # CUresult
-  opcode @1 :UInt16;                 # the call that failed
-  command @2 :UInt64;                # its number in the session
-  context @3 :UInt64;
 }
 
 struct ServerStatus {

@@ -90,7 +90,9 @@ Verdict send_into_nothing(bool polls) {
     if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return kNoNetwork;
     if (!switch_loopback(true)) return kNoNetwork;
     auto [client, server] = plain_transports().front().connected_pair();
-    static_cast<tcp::TcpConnection&>(*client).set_answer_timeout(1200ms);
+    auto impatient = tcp::adopt(::dup(client->native_handle()), 1200ms);
+    if (!impatient) return kWrong;
+    client = std::move(*impatient);
     expect_exchange(*client, *server);
     if (!switch_loopback(false)) return kNoNetwork;
     const auto data = pattern(100, 1);

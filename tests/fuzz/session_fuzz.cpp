@@ -30,7 +30,7 @@ client::Session& usable_session() {
             kept.peer->shutdown();
         }
         kept.peer = std::move(there);
-        kept.sessions.push_back(client::Session::adopt(std::move(here), {}));
+        kept.sessions.push_back(std::move(*client::Session::start(std::move(here), {}, {}, {})));
     }
     return *kept.sessions.back();
 }

@@ -93,21 +93,26 @@ Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& 
 Result<std::unique_ptr<Session>> Session::open_over(std::unique_ptr<transport::Connection> connection,
                                                     const Config& config, transport::Clock::time_point deadline,
                                                     bool& full, bool& hung_up) {
-    std::unique_ptr<Session> session(new Session);
-    session->server_ = config.server;
     const auto candidates = AddressWindow::reserve_candidates();
     connection->set_receive_deadline(deadline);
-    Answer answer = session->shake_hands(*connection, config, deadline, candidates);
+    Answer answer = shake_hands(*connection, config, deadline, candidates);
     full = answer.full;
     if (!answer.welcome) {
         hung_up = answer.welcome.error().code == ErrorCode::closed;
         AddressWindow::abandon(candidates);
         return answer.welcome.error();
     }
-    session->id_ = answer.welcome->session_id;
-    session->prepare_lanes(config, *answer.welcome);
-    session->devices = std::move(answer.welcome->devices);
-    session->window.keep(candidates, answer.welcome->window_base, answer.welcome->window_bytes);
+    return start(std::move(connection), config, std::move(*answer.welcome), candidates);
+}
+
+Result<std::unique_ptr<Session>> Session::start(std::unique_ptr<transport::Connection> connection, const Config& config,
+                                                Welcome welcome, const AddressRanges& candidates) {
+    std::unique_ptr<Session> session(new Session);
+    session->server_ = config.server;
+    session->id_ = welcome.session_id;
+    session->prepare_lanes(config, welcome);
+    session->devices = std::move(welcome.devices);
+    session->window.keep(candidates, welcome.window_base, welcome.window_bytes);
     try {
         session->begin(std::move(connection));
     } catch (const std::exception& exception) {
@@ -115,13 +120,6 @@ Result<std::unique_ptr<Session>> Session::open_over(std::unique_ptr<transport::C
         (void)session.release();
         return Error{ErrorCode::limit_exceeded, std::string("cannot start its threads: ") + exception.what()};
     }
-    return session;
-}
-
-std::unique_ptr<Session> Session::adopt(std::unique_ptr<transport::Connection> connection, DeviceSnapshot snapshot) {
-    std::unique_ptr<Session> session(new Session);
-    session->devices = std::move(snapshot);
-    session->begin(std::move(connection));
     return session;
 }
 

@@ -53,8 +53,11 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     // Connects, performs the handshake and reads the device snapshot. Waits for a free place if the configuration says
     // so. The message of a failure is for the user. `reached`: a connection was made.
     static Result<std::unique_ptr<Session>> open(const Config& config, bool& reached);
-    // Makes a session of a connection whose handshake is done.
-    static std::unique_ptr<Session> adopt(std::unique_ptr<transport::Connection> connection, DeviceSnapshot snapshot);
+    // Starts a session on a connection whose handshake is done. `candidates`: the address ranges that were offered, of
+    // which only the welcome's window stays reserved.
+    static Result<std::unique_ptr<Session>> start(std::unique_ptr<transport::Connection> connection,
+                                                  const Config& config, Welcome welcome,
+                                                  const AddressRanges& candidates);
     ~Session() override = default;
 
     // ---- state; each class documents its own rules
@@ -220,8 +223,8 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     static Result<std::unique_ptr<Session>> open_over(std::unique_ptr<transport::Connection> connection,
                                                       const Config& config, transport::Clock::time_point deadline,
                                                       bool& full, bool& hung_up);
-    Answer shake_hands(transport::Connection& connection, const Config& config, transport::Clock::time_point deadline,
-                       const AddressRanges& candidates);
+    static Answer shake_hands(transport::Connection& connection, const Config& config,
+                              transport::Clock::time_point deadline, const AddressRanges& candidates);
     void prepare_lanes(const Config& config, Welcome& welcome);
     void begin(std::unique_ptr<transport::Connection> connection);
 

@@ -27,8 +27,7 @@ constexpr std::size_t kMaxPieces = 256;  // per system call; the kernel takes 10
 constexpr int kKeepaliveIdleSeconds = 15;
 constexpr int kKeepaliveIntervalSeconds = 5;
 constexpr int kKeepaliveProbes = 3;
-// The same after something was sent, which the kernel alone would retransmit for a quarter of an hour.
-constexpr std::chrono::seconds kAnswerTimeout{kKeepaliveIdleSeconds + kKeepaliveIntervalSeconds * kKeepaliveProbes};
+static_assert(kAnswerTimeout.count() == kKeepaliveIdleSeconds + kKeepaliveIntervalSeconds * kKeepaliveProbes);
 constexpr int kChecks = 6;  // how often the peer is checked within that time
 
 void set_option(int descriptor, int level, int name, int value) {
@@ -71,17 +70,17 @@ Result<std::string> prepare(int descriptor) {
 
 }  // namespace
 
-Result<std::unique_ptr<Connection>> adopt(int descriptor) {
+Result<std::unique_ptr<Connection>> adopt(int descriptor, std::chrono::milliseconds answer_timeout) {
     auto name = prepare(descriptor);
     if (!name) {
         if (descriptor >= 0) ::close(descriptor);
         return name.error();
     }
-    return std::unique_ptr<Connection>(std::make_unique<TcpConnection>(descriptor, std::move(*name)));
+    return std::unique_ptr<Connection>(std::make_unique<TcpConnection>(descriptor, std::move(*name), answer_timeout));
 }
 
-TcpConnection::TcpConnection(int descriptor, std::string peer)
-    : descriptor_(descriptor), peer_(std::move(peer)), answer_timeout_(kAnswerTimeout) {}
+TcpConnection::TcpConnection(int descriptor, std::string peer, std::chrono::milliseconds answer_timeout)
+    : descriptor_(descriptor), peer_(std::move(peer)), answer_timeout_(answer_timeout) {}
 
 TcpConnection::~TcpConnection() {
     if (descriptor_ >= 0) ::close(descriptor_);

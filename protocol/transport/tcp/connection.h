@@ -17,13 +17,16 @@
 
 namespace gpupool::transport::tcp {
 
+// After so long without an acknowledgement of sent data, or without any sign of an idle peer, the peer counts as gone.
+inline constexpr std::chrono::seconds kAnswerTimeout{30};
+
 // Takes ownership of a connected stream socket, also when it fails.
-Result<std::unique_ptr<Connection>> adopt(int descriptor);
+Result<std::unique_ptr<Connection>> adopt(int descriptor, std::chrono::milliseconds answer_timeout = kAnswerTimeout);
 
 class TcpConnection final : public Connection {
   public:
     // `descriptor` is a connected stream socket; use adopt() for one that has not been checked and set up.
-    TcpConnection(int descriptor, std::string peer);
+    TcpConnection(int descriptor, std::string peer, std::chrono::milliseconds answer_timeout);
     ~TcpConnection() override;
     TcpConnection(const TcpConnection&) = delete;
     TcpConnection& operator=(const TcpConnection&) = delete;
@@ -41,8 +44,6 @@ class TcpConnection final : public Connection {
     [[nodiscard]] std::size_t unsent_bytes() const noexcept override;
     void set_send_timeout(std::chrono::milliseconds timeout) noexcept override;
     void shutdown() noexcept override;
-    // Replaces the half minute; to be called before the first receive().
-    void set_answer_timeout(std::chrono::milliseconds timeout) noexcept { answer_timeout_ = timeout; }
     [[nodiscard]] std::string peer() const override { return peer_; }
     [[nodiscard]] int native_handle() const noexcept override { return descriptor_; }
 

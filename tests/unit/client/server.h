@@ -40,7 +40,7 @@ struct Server {
     Server() {
         auto [here, there] = transport::inproc::make_pair(1u << 20);
         peer = std::move(there);
-        session = client::Session::adopt(std::move(here), {});
+        session = std::move(*client::Session::start(std::move(here), {}, {}, {}));
     }
     static Server& fresh() {
         static auto& all = *new std::vector<std::unique_ptr<Server>>;
