@@ -5,18 +5,19 @@ import argparse
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--table", required=True, help="protocol/calls/table.def")
+    parser.add_argument("--table", required=True, type=Path, help="protocol/calls/table")
     parser.add_argument("--nm", default="nm")
     parser.add_argument("libraries", nargs="+", help="the client's static libraries")
     options = parser.parse_args()
 
     handled = set()
-    with open(options.table, encoding="utf-8") as table:
-        for line in table:
+    for part in sorted(options.table.glob("*.def")):
+        for line in part.read_text(encoding="utf-8").splitlines():
             if row := re.match(r"GP_CALL\(\d+, (\w+), \w+, \d+, \([^)]*\), (\w+)(.*)", line):
                 symbol, delivery, rules = row.groups()
                 if delivery == "local" or re.search(r"\b(handled|composed)\b", rules):

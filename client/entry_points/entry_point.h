@@ -3,13 +3,15 @@
 // If the client handles a call, its entry point calls the function of the same name in gpupool::client::entry. Other
 // calls are sent to the worker as the table says. A refused call returns CUDA_ERROR_NOT_SUPPORTED and is logged once.
 // No exception reaches the application.
+//
+// Included by the files beside it, one for each part of the call table.
+#pragma once
 
 #include "client/calls/handlers.h"
 #include "client/core/dispatch/remote.h"
 #include "common/log.h"
 
 namespace gpupool::client {
-namespace {
 
 template <class Call, class Body>
 CUresult enter(Body body) noexcept {
@@ -66,7 +68,6 @@ CUresult route(Handled handled, Arguments... arguments) noexcept {
     });
 }
 
-}  // namespace
 }  // namespace gpupool::client
 
 #define GP_EXPORT extern "C" __attribute__((visibility("default")))
@@ -85,6 +86,3 @@ CUresult route(Handled handled, Arguments... arguments) noexcept {
         const ::gpupool::client::PerThreadDefault per_thread;                        \
         GP_FORWARD(symbol, GP_STRIP params);                                         \
     }
-#include "protocol/calls/table.def"
-#undef GP_CALL
-#undef GP_PER_THREAD

@@ -1,0 +1,3 @@
+// clang-format off
+#include "client/entry_points/entry_point.h"
+#include "protocol/calls/table/copies.def"

@@ -1,0 +1,9 @@
+#include "server/worker/dispatch/table/entry.h"
+
+namespace gpupool::worker {
+
+void add_internal_calls(DispatchTable& table) {
+#include "protocol/calls/internal.def"
+}
+
+}  // namespace gpupool::worker
