@@ -103,6 +103,7 @@ void start_session(Session& session) {
             publish_host_memory(session);
         }
         // Not through remote(): this thread may make no CUDA calls, but must answer.
+        static_assert(codec::is_core_call<calls::gpHostFunctionDone>);
         const void* arguments[] = {&ticket};
         session.send(calls::gpHostFunctionDone::kOpcode, Session::Gives::nothing, false,
                      codec::command_bytes<calls::gpHostFunctionDone>(arguments),

@@ -51,6 +51,7 @@ enum class Rule : std::uint8_t {
     gets_in_first,    // the same, and what other threads sent before says nothing of its answer
     before_init,      // may be called before cuInit
     because,          // why a call is refused
+    behaviour,        // the number of what the call means, where that is no longer 1 (docs/architecture/versions.md)
 };
 
 struct RuleEntry {
@@ -120,6 +121,10 @@ constexpr RuleEntry gets_in{Rule::gets_in};
 constexpr RuleEntry gets_in_first{Rule::gets_in_first};
 constexpr RuleEntry because(const char* why) {
     return {Rule::because, -1, -1, 0, why};
+}
+// To be raised when the call comes to mean something else while its parameters stay as they are.
+constexpr RuleEntry behaviour(std::uint16_t number) {
+    return {Rule::behaviour, -1, -1, number};
 }
 
 template <class... Entry>

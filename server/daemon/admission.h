@@ -54,9 +54,8 @@ struct Guest {
 };
 
 struct AdmissionRules {
-    std::vector<std::string> tokens;      // none: everybody may connect
-    std::uint64_t table_fingerprint = 0;  // 0: unknown, then the worker decides
-    bool one_tenant = false;              // whatever the token
+    std::vector<std::string> tokens;  // none: everybody may connect
+    bool one_tenant = false;          // whatever the token
 };
 
 // Reads and checks the payload of a hello frame.

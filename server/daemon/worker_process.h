@@ -39,14 +39,13 @@ struct ProbedDevice {
 
 // What `gpupool-worker --probe DRIVER` (auto, or a path) says on its stdout, as one JSON object:
 //   {"driver": PATH, "reason": TEXT, "kind": "nvidia"|"software", "driver_version": 13000,
-//    "table_fingerprint": "16 hex digits", "devices": [{"name": TEXT, "uuid": TEXT, "memory_total": BYTES}]}
-// or {"error": TEXT} and a status other than 0. `reason` says why `auto` chose it; it and `table_fingerprint` may lack.
+//    "devices": [{"name": TEXT, "uuid": TEXT, "memory_total": BYTES}]}
+// or {"error": TEXT} and a status other than 0. `reason` says why `auto` chose it; it may lack.
 struct DriverFacts {
     std::string path;
     std::string reason;
     std::string kind;
     std::int32_t version = 0;
-    std::uint64_t table_fingerprint = 0;
     std::vector<ProbedDevice> devices;
 };
 

@@ -27,5 +27,7 @@ void start_session(Session& session);
 void note_refused(std::uint16_t opcode) noexcept;
 // The server's driver has refused a call with CUDA_ERROR_NOT_SUPPORTED: said once per call.
 void note_unsupported(std::uint16_t opcode) noexcept;
+// The call was not sent, since client and server have not agreed on it: said once per call.
+void note_not_agreed(const Session& session, std::uint16_t opcode) noexcept;
 
 }  // namespace gpupool::client

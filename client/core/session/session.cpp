@@ -104,6 +104,8 @@ Result<std::unique_ptr<Session>> Session::open_over(std::unique_ptr<transport::C
         return answer.welcome.error();
     }
     session->id_ = answer.welcome->session_id;
+    session->server_version_ = std::move(answer.welcome->server_version);
+    session->agreement = std::move(answer.welcome->agreement);
     session->prepare_lanes(config, *answer.welcome);
     session->devices = std::move(answer.welcome->devices);
     session->window.keep(candidates, answer.welcome->window_base, answer.welcome->window_bytes);

@@ -1,9 +1,12 @@
-// A bad line between programs and a server: passes bytes on, late, in crumbs, damaged, or only so many.
+// A bad line between programs and a server: passes bytes on, late, in crumbs, damaged, or only so many; or with what
+// the two say of themselves at the start changed.
 //
 // Ownership: owns its threads and connections; ends them when destroyed. Threads: its own. Errors: a connection that
 // cannot be passed on is closed.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -20,6 +23,11 @@ class BadLine {
     // `up`: from program to server; `down`: back. `bad`: of which they are.
     BadLine(const std::string& server, const transport::faulty::Faults& up, const transport::faulty::Faults& down,
             Of bad = Of::every_connection);
+    // Changes the payload of each Hello and each Welcome. For sessions without lanes.
+    struct Changes {
+        std::function<void(std::vector<std::byte>&)> hello, welcome;
+    };
+    BadLine(const std::string& server, Changes changes);
     ~BadLine();
     BadLine(const BadLine&) = delete;
 
@@ -27,11 +35,14 @@ class BadLine {
 
   private:
     void accept();
-    void pump(transport::Connection& from, transport::Connection& to);
+    void begin();
+    void pump(transport::Connection& from, transport::Connection& to, bool is_up);
+    void pass_handshake(transport::Connection& from, transport::Connection& to, bool is_up);
 
     const std::string server_;
     const transport::faulty::Faults up_, down_;
     const Of bad_;
+    const Changes changes_;
     std::unique_ptr<transport::Listener> listener_;
     std::string address_;
     std::mutex mutex_;
