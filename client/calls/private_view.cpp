@@ -103,6 +103,7 @@ void start_session(Session& session) {
             publish_host_memory(session);
         }
         // Not remote(): this thread may not make CUDA calls, but must report.
+        static_assert(codec::is_core_call<calls::gpHostFunctionDone>);
         const void* arguments[] = {&ticket};
         session.send(calls::gpHostFunctionDone::kOpcode, Session::Gives::nothing, false,
                      codec::command_bytes<calls::gpHostFunctionDone>(arguments),

@@ -44,6 +44,15 @@ inline constexpr bool is_served = has_rule(Call::kRules, Rule::served);
 template <class Call>
 inline constexpr bool is_remote = Call::kDelivery != Delivery::local&& Call::kDelivery != Delivery::refused &&
                                   !has_rule(Call::kRules, Rule::composed);
+template <class Call>
+inline constexpr std::uint16_t behaviour_of = [] {
+    for (const RuleEntry& entry : Call::kRules) {
+        if (entry.rule == Rule::behaviour) {
+            return static_cast<std::uint16_t>(entry.count);
+        }
+    }
+    return std::uint16_t{1};
+}();
 
 template <class Call, int Index>
 using ArgumentOf = Argument<typename Call::Function, Index>;

@@ -52,6 +52,7 @@ enum class Rule : std::uint8_t {
     gets_in_first,    // as gets_in, and may also overtake set-aside commands of other threads
     before_init,      // may be called before cuInit
     because,          // the reason for a refusal
+    behaviour,        // the version of the call's meaning, if not 1 (docs/architecture/versions.md)
 };
 
 struct RuleEntry {
@@ -121,6 +122,10 @@ constexpr RuleEntry gets_in{Rule::gets_in};
 constexpr RuleEntry gets_in_first{Rule::gets_in_first};
 constexpr RuleEntry because(const char* why) {
     return {Rule::because, -1, -1, 0, why};
+}
+// To be raised when the call comes to mean something else while its parameters stay as they are.
+constexpr RuleEntry behaviour(std::uint16_t number) {
+    return {Rule::behaviour, -1, -1, number};
 }
 
 template <class... Entry>

@@ -1,8 +1,8 @@
 // Records: the content of `commands` and `replies` frames.
 //
 // A record is a fixed header and a body; their total size is a multiple of 8 bytes. Both ends have the same byte order
-// and ABI (x86-64 Linux); the table fingerprint in the handshake covers the layouts of calls, headers and notices
-// (layout.h).
+// and ABI (x86-64 Linux). The headers belong to the protocol version (session.capnp); client and server agree on calls
+// and notices one by one (agreement.h).
 #pragma once
 
 #include <cstddef>
@@ -71,6 +71,13 @@ enum class NoticeType : std::uint16_t {
     trace_records = 20,    // TraceHeader, then TraceRecords (trace_records.h)
     trace_name = 21        // TraceName, then the text
 };
+
+// To be raised when a notice comes to mean something else while its layout stays: `case NoticeType::hold: return 2;`.
+constexpr std::uint16_t behaviour_of(NoticeType type) {
+    switch (type) {
+        default: return 1;
+    }
+}
 
 struct PullNotice {
     std::uint64_t transfer, offset, bytes;

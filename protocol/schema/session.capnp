@@ -9,13 +9,14 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
 
-const protocolVersion :UInt32 = 3;
-# Raised when the frame or record format changes. Calls are not versioned: a server refuses an unknown opcode
-# individually.
+const protocolVersion :UInt32 = 4;
+# Raised when the record format or this handshake changes incompatibly. Two ends with different numbers refuse each other.
+# Calls and notices are agreed on one by one (protocol/codec/agreement.h); frames have a version of their own
+# (protocol/wire/frame.h).
 
 struct Hello {
   protocolVersion @0 :UInt32;
-  tableFingerprint @1 :UInt64;       # of opcodes and layouts the client was built with
+  unused1 @1 :UInt64;                # up to version 3 a hash of the whole call table
   purpose :union {
     session @2 :SessionRequest;
     administration @3 :Void;         # `gpupool status` and the like: Control frames follow
@@ -40,6 +41,8 @@ struct SessionRequest {
   addressWindows @1 :List(AddressWindow);   # address ranges free in the client, best first
   environment @2 :List(EnvironmentEntry);   # CUDA_* variables for the server's driver
   compression @3 :Compression;              # of bulk data that the worker sends over lanes
+  calls @4 :Data;                           # that the client knows: entries of 8 bytes (protocol/codec/agreement.h)
+  notices @5 :Data;                         # in the same form
 
   enum Compression {
     whenItPays @0;
@@ -92,7 +95,7 @@ struct Refused {
 
 struct Welcome {
   protocolVersion @0 :UInt32;
-  tableFingerprint @1 :UInt64;
+  unused1 @1 :UInt64;
   sessionId @2 :Text;
   sessionToken @3 :Data;
   serverVersion @4 :Text;
@@ -102,10 +105,12 @@ struct Welcome {
   devices @8 :List(Device);
   peers @9 :List(PeerAttributes);
   errors @10 :List(ErrorText);       # the driver's own names and descriptions
-  supportedOpcodes @11 :Data;        # bit n: the driver exports the call with opcode n
+  unused11 @11 :Data;
   grantedQuota @12 :Quota;
   moduleLoadingMode @13 :Int32;
   maxLanes @14 :UInt32;              # further connections that the session may open; 0: none
+  calls @15 :Data;                   # that the server knows, as in SessionRequest
+  notices @16 :Data;
 }
 
 struct Device {

@@ -13,8 +13,19 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "fields are copied as they lie in memory");
 
-constexpr std::uint32_t kMagic = 0x31465047;  // "GPF1"
-constexpr std::size_t kCheckedBytes = 32;     // bytes covered by header_crc
+constexpr std::uint32_t kMagic = 0x31465047;  // "GPF1": the digit is the format's version
+constexpr std::uint32_t kVersionShift = 24;
+constexpr char version_of(std::uint32_t magic) {
+    return static_cast<char>(magic >> kVersionShift);
+}
+
+// Do these first bytes begin a frame of another version of the format?
+bool is_other_version(std::uint32_t magic) {
+    constexpr std::uint32_t kName = (1u << kVersionShift) - 1;
+    return (magic & kName) == (kMagic & kName) && version_of(magic) >= '0' && version_of(magic) <= '9';
+}
+
+constexpr std::size_t kCheckedBytes = 32;  // bytes covered by header_crc
 
 template <class T>
 void put(std::byte* header, std::size_t offset, T value) noexcept {
@@ -46,6 +57,12 @@ void encode(const FrameHeader& header, std::span<std::byte, kHeaderBytes> out) n
 Result<FrameHeader> decode(std::span<const std::byte, kHeaderBytes> in) {
     const std::byte* at = in.data();
     if (const auto magic = get<std::uint32_t>(at, 0); magic != kMagic) {
+        if (is_other_version(magic)) {
+            return Error{ErrorCode::invalid_input,
+                         fmt::format("the other side sends gpupool frames of format {}, this side knows format {}: "
+                                     "install the same version of gpupool on both machines",
+                                     version_of(magic), version_of(kMagic))};
+        }
         return Error{
             ErrorCode::invalid_input,
             fmt::format("not a gpupool frame: it starts with \"{}\", {:#010x} (does the other side speak gpupool?)",

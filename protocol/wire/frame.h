@@ -3,7 +3,7 @@
 // A frame's header is 40 bytes, little endian:
 //
 //   offset  size  field
-//        0     4  magic            "GPF1"
+//        0     4  magic            "GPF1": the digit is the version of this format
 //        4     4  payload_bytes    at most kMaxPayloadBytes; a larger value is refused before any payload is read
 //        8     8  sequence         session-wide, starts at 1, one per retained frame and direction; 0: not retained
 //       16     8  acknowledged     every frame of the other direction up to this one has been received

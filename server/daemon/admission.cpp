@@ -43,7 +43,8 @@ std::string tenant_of(std::string_view token) {
 
 std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const AdmissionRules& rules) {
     Admission admission;
-    if (hello.getProtocolVersion() != schema::PROTOCOL_VERSION) {
+    // An administration connection sends no records, so their version does not matter to it.
+    if (hello.getProtocolVersion() != schema::PROTOCOL_VERSION && !hello.getPurpose().isAdministration()) {
         return refusal(schema::Refused::Reason::PROTOCOL,
                        fmt::format("this server speaks gpupool protocol {}, the client speaks {}: install the same "
                                    "version of gpupool on both machines (the server has {})",
@@ -89,15 +90,6 @@ std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const
         return refusal(schema::Refused::Reason::PROTOCOL,
                        "the client's request is unknown to this server: install the same version of gpupool on "
                        "both machines");
-    }
-    if (rules.table_fingerprint != 0 && hello.getTableFingerprint() != rules.table_fingerprint) {
-        return refusal(
-            schema::Refused::Reason::PROTOCOL,
-            fmt::format("client and server were built with different call tables ({:016x} and {:016x}): "
-                        "install the same version of gpupool on both machines (the server has {}, the client "
-                        "{})",
-                        hello.getTableFingerprint(), rules.table_fingerprint, GPUPOOL_VERSION,
-                        admission.client.version));
     }
     admission.tenant =
         rules.tokens.empty() || rules.one_tenant ? std::string("anonymous") : tenant_of(view(hello.getToken()));
@@ -160,7 +152,6 @@ void copy_hello(const Admission& admission, schema::Hello::Builder out) {
                                          supervision::bounded_reader(admission.hello.size() * sizeof(capnp::word)));
     const auto hello = reader.getRoot<schema::Hello>();
     out.setProtocolVersion(hello.getProtocolVersion());
-    out.setTableFingerprint(hello.getTableFingerprint());
     auto client = out.initClient();
     client.setVersion(admission.client.version.c_str());
     client.setHostname(admission.client.hostname.c_str());
@@ -177,6 +168,8 @@ void copy_hello(const Admission& admission, schema::Hello::Builder out) {
     session.setQuota(asked.getQuota());
     session.setAddressWindows(asked.getAddressWindows());
     session.setCompression(asked.getCompression());
+    session.setCalls(asked.getCalls());
+    session.setNotices(asked.getNotices());
     std::vector<schema::EnvironmentEntry::Reader> kept;
     for (const auto entry : asked.getEnvironment()) {
         if (kept.size() < kMaxEnvironmentEntries && is_driver_variable(view(entry.getName())) &&

@@ -56,9 +56,8 @@ struct Admission {
 };
 
 struct AdmissionRules {
-    std::vector<std::string> tokens;      // empty: anyone may connect
-    std::uint64_t table_fingerprint = 0;  // 0: unknown; the worker checks it
-    bool one_tenant = false;              // whatever the token
+    std::vector<std::string> tokens;  // empty: anyone may connect
+    bool one_tenant = false;          // whatever the token
 };
 
 // Reads and checks the payload of a hello frame.

@@ -220,7 +220,7 @@ Keys keys_of(Config& config) {
         {"limits.sessions", number(config.max_sessions, 1, 100000)},
         {"limits.handshakes", number(config.max_handshakes, 1, 4096)},
         {"limits.handshake_timeout_ms", duration(config.handshake_timeout, 10)},
-        {"limits.hello_bytes", number(config.max_hello_bytes, 1024, 128 << 10)},
+        {"limits.hello_bytes", number(config.max_hello_bytes, 16 << 10, 128 << 10)},
         {"limits.session_memory", bytes(config.session_memory_bytes, kLeastSessionMemoryBytes)},
         {"limits.shared_memory", optional_bytes(config.shared_memory_bytes)},
         {"limits.lanes", number(config.max_lanes, 0, 64)},

@@ -331,7 +331,7 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
         }
     }
     const std::string addresses = fmt::format("{}", fmt::join(place.addresses, ", "));
-    AdmissionRules rules{config.tokens, driver->table_fingerprint, config.one_tenant};
+    AdmissionRules rules{config.tokens, config.one_tenant};
     SupervisorParts parts{place.worker,
                           addresses,
                           std::move(driver).value(),

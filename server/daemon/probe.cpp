@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -82,12 +81,6 @@ Result<DriverFacts> parse_probe(const std::string& text) {
         facts.reason = json.value("reason", "");
         facts.kind = json.value("kind", "");
         facts.version = json.at("driver_version").get<std::int32_t>();
-        const auto fingerprint = json.value("table_fingerprint", std::string("0"));
-        const auto [end, failure] =
-            std::from_chars(fingerprint.data(), fingerprint.data() + fingerprint.size(), facts.table_fingerprint, 16);
-        if (failure != std::errc{} || end != fingerprint.data() + fingerprint.size()) {
-            return Error{ErrorCode::invalid_input, "table_fingerprint is not a hexadecimal number"};
-        }
         for (const auto& device : json.at("devices")) {
             if (facts.devices.size() >= kMaxDevices) {
                 return Error{ErrorCode::limit_exceeded, "too many devices"};

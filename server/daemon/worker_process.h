@@ -39,15 +39,13 @@ struct ProbedDevice {
 
 // What `gpupool-worker --probe DRIVER` (auto, or a path) prints on its stdout, as one JSON object:
 //   {"driver": PATH, "reason": TEXT, "kind": "nvidia"|"software", "driver_version": 13000,
-//    "table_fingerprint": "16 hex digits", "devices": [{"name": TEXT, "uuid": TEXT, "memory_total": BYTES}]}
-// or {"error": TEXT} and a non-zero exit code. `reason` says why `auto` chose this driver. `reason` and
-// `table_fingerprint` are optional.
+//    "devices": [{"name": TEXT, "uuid": TEXT, "memory_total": BYTES}]}
+// or {"error": TEXT} and a non-zero exit code. `reason` says why `auto` chose this driver; it is optional.
 struct DriverFacts {
     std::string path;
     std::string reason;
     std::string kind;
     std::int32_t version = 0;
-    std::uint64_t table_fingerprint = 0;
     std::vector<ProbedDevice> devices;
 };
 

@@ -22,15 +22,7 @@ void find_symbol(void* handle, const char* name, Pointer& pointer) {
 }
 
 void fill(void* handle, Library& library) {
-    library.exported.assign(0x1000, false);
-    const auto note = [&](calls::Opcode opcode, bool there) {
-        if (opcode < library.exported.size()) {
-            library.exported[opcode] = there;
-        }
-    };
-#define GP_CALL(op, symbol, ...)                      \
-    find_symbol(handle, #symbol, library.api.symbol); \
-    note(op, library.api.symbol != nullptr);
+#define GP_CALL(op, symbol, ...) find_symbol(handle, #symbol, library.api.symbol);
 #define GP_PER_THREAD(...)
 #include "protocol/calls/table.def"
 #undef GP_CALL

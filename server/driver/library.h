@@ -19,7 +19,6 @@ struct Library {
     Kind kind = Kind::nvidia;
     int version = 0;  // cuDriverGetVersion
     Api api;
-    std::vector<bool> exported;  // by opcode
 };
 
 // `setting` is "auto" (NVIDIA's driver if it finds a GPU, else the software GPU), "software", or a path.

@@ -36,6 +36,9 @@ std::vector<std::byte> good_hello() {
     hello.setToken("a-good-token");
     hello.initClient().setProcessName("fuzz");
     auto session = hello.getPurpose().initSession();
+    const std::byte known[24]{};
+    session.setCalls({reinterpret_cast<const kj::byte*>(known), sizeof known});
+    session.setNotices({reinterpret_cast<const kj::byte*>(known), sizeof known / 3});
     session.initAddressWindows(2)[1].setBytes(1u << 20);
     auto environment = session.initEnvironment(2);
     environment[0].setName("CUDA_MODULE_LOADING");
@@ -62,7 +65,7 @@ std::vector<std::byte> changed(std::vector<std::byte> good, std::span<const std:
 }
 
 void read_hello(std::span<const std::byte> payload) {
-    auto verdict = daemon::examine_hello(payload, {{"a-good-token"}, 0});
+    auto verdict = daemon::examine_hello(payload, {{"a-good-token"}});
     if (const auto* admission = std::get_if<daemon::Admission>(&verdict)) {
         // What was accepted must stay readable: the supervisor copies it without further checks.
         capnp::MallocMessageBuilder copy;

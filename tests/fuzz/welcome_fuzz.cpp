@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "client/core/session/handshake.h"
-#include "protocol/codec/layout.h"
 
 using namespace gpupool;
 
@@ -29,11 +28,17 @@ Bytes to_bytes(capnp::MessageBuilder& message) {
     return out;
 }
 
+capnp::Data::Reader data_of(const std::vector<codec::Known>& list) {
+    const auto bytes = codec::known_bytes(list);
+    return {reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()};
+}
+
 Bytes good_welcome() {
     capnp::MallocMessageBuilder message;
     auto welcome = message.initRoot<schema::Welcome>();
     welcome.setProtocolVersion(schema::PROTOCOL_VERSION);
-    welcome.setTableFingerprint(codec::table_fingerprint());
+    welcome.setCalls(data_of(codec::own_knowledge().calls));
+    welcome.setNotices(data_of(codec::own_knowledge().notices));
     welcome.setSessionId("0123456789abcdef");
     welcome.setDriverVersion(13000);
     welcome.setDriverKind("software");
@@ -87,6 +92,10 @@ void read(wire::FrameType type, Bytes payload) {
     }
     // The session relies on what was accepted.
     const client::Welcome& welcome = *answer.welcome;
+    const codec::Ends ends{codec::Ends::Side::client, GPUPOOL_VERSION, welcome.server_version};
+    if (!welcome.agreement.check_core(ends) || welcome.agreement.summary(ends).size() > 4096) {
+        std::abort();
+    }
     const std::size_t devices = welcome.devices.devices.size();
     if (answer.full || welcome.devices.peers.size() != devices * devices || welcome.window_bytes == 0 ||
         (welcome.window_base != kOffered[0].first && welcome.window_base != kOffered[1].first)) {
@@ -96,6 +105,25 @@ void read(wire::FrameType type, Bytes payload) {
         for (int id = -1; id < 200; ++id) {
             int value = 0;
             device.attributes.get(id, &value);
+        }
+    }
+}
+
+// The lists of calls and notices alone, as both ends read them: as they are, and as a difference to good ones.
+void read_lists(std::span<const std::byte> input) {
+    const auto own = codec::known_bytes(codec::own_knowledge().calls);
+    const Bytes other = changed({own.begin(), own.end()}, input);
+    for (const auto& lists : {codec::read_knowledge(input, other), codec::read_knowledge(other, input),
+                              codec::read_knowledge(other, other)}) {
+        if (!lists) {
+            continue;
+        }
+        const codec::Agreement agreement(codec::own_knowledge(), *lists);
+        for (const codec::Known& known : lists->calls) {
+            const bool named = !agreement.why_not(known.number, codec::Ends::Side::server).empty();
+            if (named == agreement.has(known.number)) {
+                std::abort();  // usable or not, and the log can say which
+            }
         }
     }
 }
@@ -113,6 +141,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         std::abort();  // the base message must be accepted, or its mutations would test nothing
     }
     const auto input = std::as_bytes(std::span(data, size));
+    read_lists(input);
     read(wire::FrameType::welcome, {input.begin(), input.end()});
     read(wire::FrameType::refused, {input.begin(), input.end()});
     read(wire::FrameType::welcome, changed(welcome, input));

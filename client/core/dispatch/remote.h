@@ -13,6 +13,7 @@
 #include "client/core/session/runtime.h"
 #include "client/core/tracing/trace.h"
 #include "client/error_text.h"
+#include "protocol/codec/core_set.h"
 #include "protocol/codec/reply.h"
 
 namespace gpupool::client {
@@ -124,6 +125,12 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         ThreadState& thread = this_thread();
         const Caller caller{*s, thread, thread.current()};
         result = admit(caller, ends_context<Call>);
+        if constexpr (!codec::is_core_call<Call>) {
+            if (result == CUDA_SUCCESS && !s->agreement.has(Call::kOpcode)) [[unlikely]] {
+                note_not_agreed(*s, Call::kOpcode);
+                return CUDA_ERROR_NOT_SUPPORTED;
+            }
+        }
         if constexpr (kGivesWork) {
             if (result == CUDA_SUCCESS && !kEndsStream && !s->streams.may_be_used(stream_of(arguments...))) {
                 result = CUDA_ERROR_INVALID_HANDLE;

@@ -16,6 +16,7 @@ namespace gpupool::client {
 CUresult publish_host_memory(Session& session) {
     return session.host_mirrors.publish([&](std::span<const std::byte> record) {
         using Call = calls::gpHostWrite;
+        static_assert(codec::is_core_call<Call>);
         const auto* const data = reinterpret_cast<const unsigned char*>(record.data());
         const std::size_t bytes = record.size();
         const void* const arguments[] = {&data, &bytes};

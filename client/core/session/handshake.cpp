@@ -14,7 +14,8 @@
 #include "client/error_text.h"
 #include "common/driver_environment.h"
 #include "common/files.h"
-#include "protocol/codec/layout.h"
+#include "common/log.h"
+#include "common/printable.h"
 #include "protocol/schema/session.capnp.h"
 
 namespace gpupool::client {
@@ -88,17 +89,45 @@ Status check_size(schema::Welcome::Reader welcome) {
     return {};
 }
 
+std::span<const std::byte> bytes_of(capnp::Data::Reader data) {
+    return std::as_bytes(std::span(data.begin(), data.size()));
+}
+
+capnp::Data::Reader data_of(const std::vector<codec::Known>& list) {
+    const auto bytes = codec::known_bytes(list);
+    return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()};
+}
+
+// What client and server both know has to be enough for a session.
+Status agree(schema::Welcome::Reader welcome, Welcome& out) {
+    const auto theirs = codec::read_knowledge(bytes_of(welcome.getCalls()), bytes_of(welcome.getNotices()));
+    if (!theirs) {
+        return invalid_welcome(theirs.error().message.c_str());
+    }
+    out.agreement = codec::Agreement(codec::own_knowledge(), *theirs);
+    const codec::Ends ends{codec::Ends::Side::client, GPUPOOL_VERSION, out.server_version};
+    GPUPOOL_TRY(out.agreement.check_core(ends));
+    if (const std::string summary = out.agreement.summary(ends); !summary.empty()) {
+        log::warn("{}", summary);
+    }
+    return {};
+}
+
 Result<Welcome> read_welcome(schema::Welcome::Reader welcome, const AddressRanges& offered) {
-    if (welcome.getProtocolVersion() != schema::PROTOCOL_VERSION ||
-        welcome.getTableFingerprint() != codec::table_fingerprint()) {
-        return Error{ErrorCode::unsupported, fmt::format("the server (gpupool {}) speaks another version than this "
-                                                         "client (gpupool {}): install the same on both",
-                                                         welcome.getServerVersion().cStr(), GPUPOOL_VERSION)};
+    constexpr std::size_t kMaxVersionBytes = 32;
+    Welcome out;
+    out.server_version = printable(welcome.getServerVersion().cStr(), kMaxVersionBytes);
+    if (welcome.getProtocolVersion() != schema::PROTOCOL_VERSION) {
+        return Error{ErrorCode::unsupported,
+                     fmt::format("the server (gpupool {}) speaks gpupool protocol {}, this client (gpupool {}) speaks "
+                                 "{}: install the same version of gpupool on both machines",
+                                 out.server_version, welcome.getProtocolVersion(), GPUPOOL_VERSION,
+                                 static_cast<std::uint32_t>(schema::PROTOCOL_VERSION))};
     }
     if (Status sized = check_size(welcome); !sized) {
         return sized.error();
     }
-    Welcome out;
+    GPUPOOL_TRY(agree(welcome, out));
     out.session_id = welcome.getSessionId();
     const auto token = std::as_bytes(std::span(welcome.getSessionToken().begin(), welcome.getSessionToken().size()));
     out.session_token.assign(token.begin(), token.end());
@@ -117,7 +146,6 @@ Result<Welcome> read_welcome(schema::Welcome::Reader welcome, const AddressRange
 
 schema::ClientInfo::Builder introduce(schema::Hello::Builder hello, const Config& config) {
     hello.setProtocolVersion(schema::PROTOCOL_VERSION);
-    hello.setTableFingerprint(codec::table_fingerprint());
     hello.setToken(config.token.c_str());
     auto client = hello.initClient();
     char host[256] = {};
@@ -168,6 +196,8 @@ Status send_hello(transport::Connection& connection, const Config& config, const
     auto session = hello.initPurpose().initSession();
     session.initQuota().setMemoryBytes(config.memory_bytes.value_or(0));
     session.setCompression(on_wire(config.compression));
+    session.setCalls(data_of(codec::own_knowledge().calls));
+    session.setNotices(data_of(codec::own_knowledge().notices));
     auto windows = session.initAddressWindows(static_cast<unsigned>(offered.size()));
     for (unsigned i = 0; i < offered.size(); ++i) {
         windows[i].setBase(offered[i].first);

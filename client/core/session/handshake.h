@@ -15,6 +15,7 @@
 
 #include "client/config.h"
 #include "client/core/session/devices.h"
+#include "protocol/codec/agreement.h"
 #include "protocol/wire/handshake_io.h"
 
 namespace gpupool::client {
@@ -27,6 +28,8 @@ struct Welcome {
     std::string session_id;
     std::vector<std::byte> session_token;
     std::size_t max_lanes = 0;
+    std::string server_version;
+    codec::Agreement agreement = codec::Agreement::full();
     DeviceSnapshot devices;
     std::uint64_t window_base = 0, window_bytes = 0;  // within one of the ranges offered
 };

@@ -110,6 +110,8 @@ Result<std::unique_ptr<Session>> Session::start(std::unique_ptr<transport::Conne
     std::unique_ptr<Session> session(new Session);
     session->server_ = config.server;
     session->id_ = welcome.session_id;
+    session->server_version_ = std::move(welcome.server_version);
+    session->agreement = std::move(welcome.agreement);
     session->prepare_lanes(config, welcome);
     session->devices = std::move(welcome.devices);
     session->window.keep(candidates, welcome.window_base, welcome.window_bytes);

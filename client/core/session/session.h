@@ -61,6 +61,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     ~Session() override = default;
 
     // ---- state; each class documents its own rules
+    codec::Agreement agreement = codec::Agreement::full();  // the calls and notices that both ends know
     DeviceSnapshot devices;
     Contexts contexts;
     Streams streams;
@@ -214,6 +215,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     void close_descriptors() noexcept;
     [[nodiscard]] const std::string& id() const { return id_; }
     [[nodiscard]] const std::string& server() const { return server_; }
+    [[nodiscard]] const std::string& server_version() const { return server_version_; }
 
   private:
     Session() = default;
@@ -267,7 +269,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     std::atomic<bool> broken_{false};              // a send has failed; the receiving thread may not have noticed yet
     transport::Connection* connection_ = nullptr;  // owned by the channel, which lives as long
     std::vector<int> descriptors_;
-    std::string id_, server_, peer_;
+    std::string id_, server_, server_version_, peer_;
 
     std::mutex output_mutex_;
     std::vector<std::pair<std::FILE*, std::string>> output_;

@@ -344,8 +344,13 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
 
 void Worker::dispatch(Command& command) {
     const Serve serve = serve_function(command.header.opcode);
-    if (serve == nullptr) {
-        log::warn("the client asked for opcode {}, which this server does not know", command.header.opcode);
+    if (serve == nullptr || !options_.agreement.has(command.header.opcode)) {
+        if (serve == nullptr) {
+            log::warn("the client asked for opcode {}, which this server does not know", command.header.opcode);
+        } else {
+            log::warn("the client asked for {}, which client and server have not agreed on",
+                      calls::name_of(command.header.opcode));
+        }
         answer(command, CUDA_ERROR_NOT_SUPPORTED);
         return;
     }

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/codec/agreement.h"
 #include "protocol/wire/channel.h"
 #include "protocol/wire/lanes.h"
 #include "server/driver/library.h"
@@ -58,6 +59,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     static constexpr CUdevice kPreparedDevice = 0;
 
     struct Options {
+        codec::Agreement agreement = codec::Agreement::full();  // with the client, on calls and notices
         std::uint64_t memory_quota_bytes = 0;
         std::uint64_t window_base = 0, window_bytes = 0;  // already reserved with the driver
         std::size_t max_lanes = 0;

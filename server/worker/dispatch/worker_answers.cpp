@@ -171,6 +171,9 @@ bool restrains(codec::NoticeType type) {
 }  // namespace
 
 void Worker::notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes) {
+    if (!options_.agreement.has(type)) {
+        return;  // the client would not understand it: nobody waits for it, or the session had been refused
+    }
     if (may_mean_data(type)) {
         announce_pieces();
     }

@@ -20,7 +20,7 @@
 
 #include "common/log.h"
 #include "common/visible_devices.h"
-#include "protocol/codec/layout.h"
+#include "protocol/codec/agreement.h"
 #include "protocol/schema/session.capnp.h"
 #include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
@@ -41,10 +41,11 @@ Status send_message(transport::Connection& connection, wire::FrameType type, cap
     return wire::write_frame(connection, type, std::as_bytes(std::span(bytes.begin(), bytes.size())));
 }
 
-void refuse(transport::Connection& connection, const std::string& why) {
+void refuse(transport::Connection& connection, const std::string& why,
+            schema::Refused::Reason reason = schema::Refused::Reason::DRIVER) {
     capnp::MallocMessageBuilder message;
     auto refused = message.initRoot<schema::Refused>();
-    refused.setReason(schema::Refused::Reason::DRIVER);
+    refused.setReason(reason);
     refused.setMessage(why);
     (void)send_message(connection, wire::FrameType::refused, message);
 }
@@ -82,6 +83,31 @@ wire::CompressionMode compression_of(schema::SessionRequest::Reader request) {
     }
 }
 
+std::span<const std::byte> bytes_of(capnp::Data::Reader data) {
+    return std::as_bytes(std::span(data.begin(), data.size()));
+}
+
+// The calls and notices that the client and this worker both know. An error if they are too few for a session.
+Result<codec::Agreement> agree_with(schema::Hello::Reader hello) {
+    const auto request = hello.getPurpose().getSession();
+    const auto theirs = codec::read_knowledge(bytes_of(request.getCalls()), bytes_of(request.getNotices()));
+    if (!theirs) {
+        return theirs.error().within("the Hello is invalid");
+    }
+    codec::Agreement agreement(codec::own_knowledge(), *theirs);
+    const codec::Ends ends{codec::Ends::Side::server, hello.getClient().getVersion().cStr(), GPUPOOL_VERSION};
+    GPUPOOL_TRY(agreement.check_core(ends));
+    if (const std::string summary = agreement.summary(ends); !summary.empty()) {
+        log::warn("{}", summary);
+    }
+    return agreement;
+}
+
+capnp::Data::Reader data_of(const std::vector<codec::Known>& list) {
+    const auto bytes = codec::known_bytes(list);
+    return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()};
+}
+
 // Ends without destructors: threads of the driver and of the worker may still run.
 [[noreturn]] void end_process(int code) {
     std::fflush(nullptr);
@@ -90,7 +116,7 @@ wire::CompressionMode compression_of(schema::SessionRequest::Reader request) {
 
 // Returns only if the session could not begin.
 int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> connection,
-          Result<std::unique_ptr<Prepared>> prepared) {
+          codec::Agreement agreement, Result<std::unique_ptr<Prepared>> prepared) {
     const schema::Assignment::Reader assignment = link.assignment();
     const auto request = assignment.getHello().getPurpose().getSession();
     if (!prepared) {
@@ -107,7 +133,8 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     }
     auto welcome = ready.welcome.getRoot<schema::Welcome>();
     welcome.setProtocolVersion(schema::PROTOCOL_VERSION);
-    welcome.setTableFingerprint(codec::table_fingerprint());
+    welcome.setCalls(data_of(codec::own_knowledge().calls));
+    welcome.setNotices(data_of(codec::own_knowledge().notices));
     welcome.setSessionId(assignment.getSessionId());
     welcome.setSessionToken(assignment.getSessionToken());
     welcome.setMaxLanes(assignment.getMaxLanes());
@@ -120,6 +147,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     const std::unique_ptr<ImageStore> image_store = open_image_store(assignment.getImages());
 
     Worker::Options options;
+    options.agreement = std::move(agreement);
     options.memory_quota_bytes = assignment.getMemoryQuotaBytes();
     options.window_base = window->base;
     options.window_bytes = window->bytes;
@@ -224,12 +252,18 @@ int serve_supervised(int descriptor) {
         log::error("cannot take over the client's connection: {}", connection.error().message);
         return 1;
     }
+    auto agreement = agree_with((*link)->assignment().getHello());
+    if (!agreement) {
+        log::warn("the session is refused: {}", agreement.error().message);
+        refuse(**connection, agreement.error().message, schema::Refused::Reason::PROTOCOL);
+        return 1;
+    }
     if (!(*link)->preparation()) {
         const auto assignment = (*link)->assignment();
         prepared =
             prepare(assignment.getDriverPath(), assignment.getHello().getPurpose().getSession().getEnvironment());
     }
-    return serve(**link, std::move(*connection), std::move(prepared));
+    return serve(**link, std::move(*connection), std::move(*agreement), std::move(prepared));
 }
 
 // The driver must not choose addresses (module globals, pools) that the client's process uses for its own memory, which

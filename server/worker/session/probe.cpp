@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "common/visible_devices.h"
-#include "protocol/codec/layout.h"
 #include "server/driver/library.h"
 
 namespace gpupool::worker {
@@ -51,7 +50,6 @@ int probe(const std::string& setting) {
         {"reason",
          setting == "auto" ? (software ? "no NVIDIA driver with a GPU was found" : "it has a GPU") : "as configured"},
         {"driver_version", library->version},
-        {"table_fingerprint", fmt::format("{:016x}", codec::table_fingerprint())},
         {"devices", devices}};
     std::puts(answer.dump().c_str());
     return 0;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "protocol/calls/call.h"
-
 namespace gpupool::worker {
 namespace {
 
@@ -110,16 +108,6 @@ void describe_errors(const driver::Api& api, schema::Welcome::Builder welcome) {
     }
 }
 
-void describe_exports(const driver::Library& library, schema::Welcome::Builder welcome) {
-    std::vector<kj::byte> bits((library.exported.size() + 7) / 8);
-    for (std::size_t opcode = 0; opcode < library.exported.size(); ++opcode) {
-        if (library.exported[opcode]) {
-            bits[opcode / 8] = static_cast<kj::byte>(bits[opcode / 8] | (1u << (opcode % 8)));
-        }
-    }
-    welcome.setSupportedOpcodes({bits.data(), bits.size()});
-}
-
 }  // namespace
 
 Result<Window> reserve_window(const driver::Api& api, capnp::List<schema::AddressWindow>::Reader wanted) {
@@ -153,7 +141,6 @@ void describe_driver(const driver::Library& library, schema::Welcome::Builder we
     }
     describe_peers(library.api, count, welcome);
     describe_errors(library.api, welcome);
-    describe_exports(library, welcome);
     CUmoduleLoadingMode mode = CU_MODULE_LAZY_LOADING;
     driver::call(library.api.cuModuleGetLoadingMode, &mode);
     welcome.setModuleLoadingMode(mode);

@@ -255,7 +255,6 @@ std::vector<std::byte> hello_payload(const HelloOptions& options) {
     capnp::MallocMessageBuilder message;
     auto hello = message.initRoot<schema::Hello>();
     hello.setProtocolVersion(options.protocol_version);
-    hello.setTableFingerprint(options.fingerprint);
     hello.setToken(options.token.c_str());
     auto client = hello.initClient();
     client.setVersion("0.1.0");
@@ -273,6 +272,8 @@ std::vector<std::byte> hello_payload(const HelloOptions& options) {
     } else {
         auto session = hello.getPurpose().initSession();
         session.initQuota().setMemoryBytes(options.memory_bytes);
+        session.setCalls({reinterpret_cast<const kj::byte*>(options.calls.data()), options.calls.size()});
+        session.setNotices({reinterpret_cast<const kj::byte*>(options.notices.data()), options.notices.size()});
         auto environment = session.initEnvironment(static_cast<unsigned>(options.environment.size()));
         for (unsigned i = 0; i < options.environment.size(); ++i) {
             environment[i].setName(options.environment[i].first.c_str());

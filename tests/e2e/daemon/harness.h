@@ -91,9 +91,9 @@ struct HelloOptions {
     std::string token;
     std::string user_name = "tester";
     std::uint32_t protocol_version = schema::PROTOCOL_VERSION;
-    std::uint64_t fingerprint = 0xaa;
     std::uint64_t memory_bytes = 0;
     std::vector<std::pair<std::string, std::string>> environment;
+    std::vector<std::byte> calls, notices;  // that the client knows
     bool administration = false;
     bool lane = false;  // asks to be a lane, of a session that does not exist
 };

@@ -33,7 +33,6 @@ int probe(const std::string& driver) {
         return 1;
     }
     std::printf(R"({"driver": "%s", "reason": "stand-in", "kind": "software", "driver_version": 13000,
-        "table_fingerprint": "00000000000000aa",
         "devices": [{"name": "Stand-in GPU", "uuid": "GPU-00000000-0000-0000-0000-000000000001",
                      "memory_total": 4294967296},
                     {"name": "Stand-in GPU", "uuid": "GPU-00000000-0000-0000-0000-000000000002",

@@ -1,5 +1,7 @@
 // Peers that are no gpupool client, or a client that may not be admitted. Each gets a clear answer, and none affects
 // other sessions.
+#include <capnp/message.h>
+#include <capnp/serialize.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "protocol/schema/control.capnp.h"
 #include "protocol/transport/shm/arrival.h"
 #include "protocol/transport/shm/connection.h"
 #include "protocol/transport/shm/local_socket.h"
@@ -94,10 +97,10 @@ TEST_F(Strangers, HelloThatClaims4GiBIsRefusedBeforeItIsRead) {
 }
 
 TEST_F(Strangers, HelloAboveTheServersLimitIsRefused) {
-    open("[limits]\nhello_bytes = 2048\n");
+    open("[limits]\nhello_bytes = 16384\n");
     Client stranger(daemon_->address());
-    stranger.send_hello({.environment = {{"CUDA_X", std::string(4000, 'x')}}});
-    EXPECT_NE(stranger.refusal().find("2048"), std::string::npos);
+    stranger.send_hello({.environment = {{"CUDA_X", std::string(20000, 'x')}}});
+    EXPECT_NE(stranger.refusal().find("16384"), std::string::npos);
     expect_alive();
 }
 
@@ -120,9 +123,9 @@ TEST_F(Strangers, SilentConnectionsDoNotBlockOthers) {
 
 // A connection whose Hello has arrived keeps its place, for a second even after it was refused.
 TEST_F(Strangers, RefusesConnectionsAboveTheLimit) {
-    open("[limits]\nhandshakes = 1\nhello_bytes = 2048\n");
+    open("[limits]\nhandshakes = 1\nhello_bytes = 16384\n");
     Client refused(daemon_->address());
-    refused.send_hello({.environment = {{"CUDA_X", std::string(4000, 'x')}}});
+    refused.send_hello({.environment = {{"CUDA_X", std::string(20000, 'x')}}});
     EXPECT_NE(refused.refusal(), "");
     Client next(daemon_->address());
     EXPECT_NE(next.refusal().find("too many connections at once"), std::string::npos);
@@ -241,11 +244,37 @@ TEST_F(Strangers, WrongProtocolVersionIsRefused) {
     EXPECT_NE(message.find("install the same version"), std::string::npos) << message;
 }
 
-TEST_F(Strangers, DifferentCallTableIsRefused) {
+// An administration connection sends no records, so the version of their format does not matter.
+TEST_F(Strangers, AdministrationMayHaveAnotherProtocolVersion) {
+    open();
+    Client administrator(daemon_->address());
+    administrator.send_hello({.protocol_version = 99, .administration = true});
+    capnp::MallocMessageBuilder message;
+    message.initRoot<schema::Control>().setStatusRequest();
+    const auto words = capnp::messageToFlatArray(message);
+    const auto payload = std::as_bytes(std::span(words.asBytes().begin(), words.asBytes().size()));
+    std::vector<std::byte> frame(wire::kHeaderBytes);
+    wire::encode({static_cast<std::uint32_t>(payload.size()), 0, 0, wire::FrameType::control, wire::crc32c(payload)},
+                 std::span(frame).first<wire::kHeaderBytes>());
+    frame.insert(frame.end(), payload.begin(), payload.end());
+    administrator.send_bytes(frame);
+    const auto answer = administrator.read();
+    ASSERT_TRUE(answer) << answer.error().message;
+    EXPECT_EQ(answer->type, wire::FrameType::control);
+}
+
+TEST_F(Strangers, OtherFrameFormatIsRefusedWithBothVersions) {
     open();
     Client stranger(daemon_->address());
-    stranger.send_hello({.fingerprint = 0xbb});
-    EXPECT_NE(stranger.refusal().find("different call tables"), std::string::npos);
+    std::array<std::byte, wire::kHeaderBytes> head;
+    wire::encode({0, 0, 0, wire::FrameType::hello, wire::crc32c({})}, head);
+    head[3] = std::byte{'2'};
+    stranger.send_bytes(head);
+    const auto message = stranger.refusal();
+    EXPECT_NE(message.find("format 2"), std::string::npos) << message;
+    EXPECT_NE(message.find("format 1"), std::string::npos) << message;
+    EXPECT_NE(daemon_->log().find("frames of format 2"), std::string::npos);
+    expect_alive();
 }
 
 TEST_F(Strangers, TokenMustBeOneOfTheServers) {

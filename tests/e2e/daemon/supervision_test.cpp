@@ -343,7 +343,7 @@ TEST(AdmissionTest, WorkerReceivesNoCredentialAndOnlyHarmlessVariables) {
                                                         {"LD_PRELOAD", "/tmp/evil.so"},
                                                         {"CUDA_CACHE_PATH", "/"},
                                                         {"CUDA_LAUNCH_BLOCKING", std::string(5000, '1')}}});
-    auto verdict = daemon::examine_hello(payload, {{"first-token"}, 0xaa});
+    auto verdict = daemon::examine_hello(payload, {{"first-token"}});
     ASSERT_TRUE(std::holds_alternative<daemon::Admission>(verdict));
     capnp::MallocMessageBuilder message;
     daemon::copy_hello(std::get<daemon::Admission>(verdict), message.initRoot<schema::Hello>());
@@ -356,26 +356,45 @@ TEST(AdmissionTest, WorkerReceivesNoCredentialAndOnlyHarmlessVariables) {
     EXPECT_STREQ(environment[0].getValue().cStr(), "LAZY");
 }
 
+TEST(AdmissionTest, TheWorkerSeesWhatTheClientKnows) {
+    const std::vector<std::byte> some_calls(24, std::byte{7}), some_notices(5, std::byte{8});
+    auto verdict = daemon::examine_hello(hello_payload({.calls = some_calls, .notices = some_notices}), {});
+    ASSERT_TRUE(std::holds_alternative<daemon::Admission>(verdict));
+    capnp::MallocMessageBuilder message;
+    daemon::copy_hello(std::get<daemon::Admission>(verdict), message.initRoot<schema::Hello>());
+    const auto session = message.getRoot<schema::Hello>().asReader().getPurpose().getSession();
+    const auto bytes = [](capnp::Data::Reader data) {
+        const auto read = std::as_bytes(std::span(data.begin(), data.size()));
+        return std::vector<std::byte>(read.begin(), read.end());
+    };
+    EXPECT_EQ(bytes(session.getCalls()), some_calls);
+    EXPECT_EQ(bytes(session.getNotices()), some_notices);
+}
+
+TEST(AdmissionTest, WhoKnowsTooMuchIsRefused) {
+    const auto verdict = daemon::examine_hello(hello_payload({.calls = std::vector<std::byte>(200u << 10)}), {});
+    ASSERT_TRUE(std::holds_alternative<daemon::Refusal>(verdict));
+    EXPECT_NE(std::get<daemon::Refusal>(verdict).message.find("holds too much"), std::string::npos);
+}
+
 TEST(AdmissionTest, EveryTruncationOfAHelloIsRefused) {
     const auto payload = hello_payload({});
     for (std::size_t bytes = 0; bytes < payload.size(); ++bytes) {
-        const auto verdict = daemon::examine_hello(std::span(payload).first(bytes), {{}, 0xaa});
+        const auto verdict = daemon::examine_hello(std::span(payload).first(bytes), daemon::AdmissionRules{});
         EXPECT_TRUE(std::holds_alternative<daemon::Refusal>(verdict)) << bytes;
     }
 }
 
 TEST(ProbeTest, ReadsTheWorkersAnswer) {
     const auto facts = daemon::parse_probe(
-        R"({"driver": "/x/libcuda.so.1", "driver_version": 13000, "table_fingerprint": "00ff",
+        R"({"driver": "/x/libcuda.so.1", "driver_version": 13000,
             "devices": [{"name": "H200", "uuid": "GPU-1", "memory_total": 5}]})");
     ASSERT_TRUE(facts) << facts.error().message;
     EXPECT_EQ(facts->path, "/x/libcuda.so.1");
-    EXPECT_EQ(facts->table_fingerprint, 0xffu);
     ASSERT_EQ(facts->devices.size(), 1u);
     EXPECT_EQ(facts->devices[0].memory_total_bytes, 5u);
     for (const char* bad : {"", "{", "[]", "{}", R"({"driver": 3, "driver_version": 1, "devices": []})",
-                            R"({"driver": "x", "driver_version": 1, "devices": [{}]})",
-                            R"({"driver": "x", "driver_version": 1, "devices": [], "table_fingerprint": "xyz"})"}) {
+                            R"({"driver": "x", "driver_version": 1, "devices": [{}]})"}) {
         EXPECT_FALSE(daemon::parse_probe(bad)) << bad;
     }
     EXPECT_EQ(daemon::parse_probe(R"({"error": "nothing there"})").error().message, "nothing there");

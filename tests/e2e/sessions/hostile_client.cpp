@@ -14,7 +14,6 @@
 #include <stdexcept>
 
 #include "protocol/calls/table.h"
-#include "protocol/codec/layout.h"
 #include "protocol/schema/session.capnp.h"
 #include "protocol/transport/endpoint.h"
 #include "protocol/transport/tcp/connector.h"
@@ -33,17 +32,25 @@ std::unique_ptr<transport::Connection> connect_by_tcp(const Daemon& daemon) {
     return std::move(*connection);
 }
 
+capnp::Data::Reader data_of(const std::vector<codec::Known>& list) {
+    const auto bytes = codec::known_bytes(list);
+    return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()};
+}
+std::span<const std::byte> bytes_of(capnp::Data::Reader data) {
+    return std::as_bytes(std::span(data.begin(), data.size()));
+}
+
 }  // namespace
 
-HostileClient::HostileClient(const Daemon& daemon, const std::string& name)
-    : HostileClient(daemon, name, connect_by_tcp(daemon)) {}
+HostileClient::HostileClient(const Daemon& daemon, const std::string& name, const codec::Knowledge& known)
+    : HostileClient(daemon, name, connect_by_tcp(daemon), known) {}
 
 HostileClient::HostileClient(const Daemon& daemon, const std::string& name,
-                             std::unique_ptr<transport::Connection> connection)
+                             std::unique_ptr<transport::Connection> connection, const codec::Knowledge& known)
     : connection_(std::move(connection)) {
     static int serial = 0;
     const std::string own_name = fmt::format("{}-{}", name, ++serial);
-    greet(own_name);
+    greet(own_name, known);
     const bool listed = eventually([&] {
         const auto status = daemon.status();
         if (!status) {
@@ -61,13 +68,15 @@ HostileClient::HostileClient(const Daemon& daemon, const std::string& name,
 
 HostileClient::~HostileClient() = default;
 
-void HostileClient::greet(const std::string& name) {
+void HostileClient::greet(const std::string& name, const codec::Knowledge& known) {
     capnp::MallocMessageBuilder message;
     auto hello = message.initRoot<schema::Hello>();
     hello.setProtocolVersion(schema::PROTOCOL_VERSION);
-    hello.setTableFingerprint(codec::table_fingerprint());
     hello.initClient().setProcessName(name.c_str());
-    auto windows = hello.initPurpose().initSession().initAddressWindows(1);
+    auto session = hello.initPurpose().initSession();
+    session.setCalls(data_of(known.calls));
+    session.setNotices(data_of(known.notices));
+    auto windows = session.initAddressWindows(1);
     windows[0].setBase(kWindowBase);
     windows[0].setBytes(kWindowBytes);
     const auto words = capnp::messageToFlatArray(message);
@@ -84,6 +93,7 @@ void HostileClient::greet(const std::string& name) {
     capnp::FlatArrayMessageReader reader(copy);
     const auto given = reader.getRoot<schema::Welcome>();
     session_id_ = given.getSessionId().cStr();
+    server_knows_ = *codec::read_knowledge(bytes_of(given.getCalls()), bytes_of(given.getNotices()));
     const auto token = std::as_bytes(std::span(given.getSessionToken().begin(), given.getSessionToken().size()));
     session_token_.assign(token.begin(), token.end());
 }
@@ -275,6 +285,9 @@ void HostileClient::take_replies(std::span<const std::byte> payload) {
             std::memcpy(&notice, answer.body.data(), sizeof notice);
             return notice;
         };
+        if (answer.header.kind == codec::ReplyKind::notice) {
+            ++notices_[answer.header.opcode];
+        }
         if (answer.header.kind == codec::ReplyKind::result) {
             answers_[answer.header.number] = std::move(answer);
         } else if (answer.header.opcode == static_cast<std::uint16_t>(codec::NoticeType::pull)) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "protocol/calls/call.h"
+#include "protocol/codec/agreement.h"
 #include "protocol/codec/command.h"
 #include "protocol/wire/frame.h"
 #include "tests/e2e/sessions/sessions.h"
@@ -25,9 +26,11 @@ class HostileClient {
   public:
     static constexpr std::uint64_t kWindowBase = 0x7e8000000000, kWindowBytes = 1ull << 36;
 
-    explicit HostileClient(const Daemon& daemon, const std::string& name = "hostile");
+    explicit HostileClient(const Daemon& daemon, const std::string& name = "hostile",
+                           const codec::Knowledge& known = codec::own_knowledge());
     // Over an existing connection.
-    HostileClient(const Daemon& daemon, const std::string& name, std::unique_ptr<transport::Connection> connection);
+    HostileClient(const Daemon& daemon, const std::string& name, std::unique_ptr<transport::Connection> connection,
+                  const codec::Knowledge& known = codec::own_knowledge());
     ~HostileClient();
     HostileClient(const HostileClient&) = delete;
 
@@ -96,6 +99,12 @@ class HostileClient {
     // The notices about watched events.
     [[nodiscard]] const std::vector<codec::EventCompleteNotice>& ended_events() const { return ended_events_; }
     [[nodiscard]] const std::vector<codec::StreamCompleteNotice>& ended_streams() const { return ended_streams_; }
+    [[nodiscard]] std::size_t notices(codec::NoticeType type) const {  // that have come
+        const auto it = notices_.find(static_cast<std::uint16_t>(type));
+        return it == notices_.end() ? 0 : it->second;
+    }
+    // What the server says that it knows.
+    [[nodiscard]] const codec::Knowledge& server_knows() const { return server_knows_; }
     [[nodiscard]] std::uint64_t worker_resident_bytes() const;
     [[nodiscard]] auto worker_process_id() const { return session_.worker_process_id; }
 
@@ -118,7 +127,7 @@ class HostileClient {
         body.resize(bytes);
         return add_record(Call::kOpcode, body);
     }
-    void greet(const std::string& name);
+    void greet(const std::string& name, const codec::Knowledge& known);
     bool read_frame(milliseconds timeout);
     void take_replies(std::span<const std::byte> payload);
 
@@ -131,6 +140,8 @@ class HostileClient {
     std::vector<std::byte> session_token_;
     std::vector<std::byte> pending_;
     std::map<std::uint64_t, Answer> answers_;
+    std::map<std::uint16_t, std::size_t> notices_;  // how many of each kind
+    codec::Knowledge server_knows_;
     std::vector<codec::PullNotice> pulls_;
     std::vector<codec::SlabPreparedNotice> prepared_;
     std::vector<std::uint64_t> ahead_taken_;

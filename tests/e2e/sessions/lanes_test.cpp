@@ -12,7 +12,6 @@
 #include <optional>
 #include <thread>
 
-#include "protocol/codec/layout.h"
 #include "protocol/schema/session.capnp.h"
 #include "protocol/transport/endpoint.h"
 #include "protocol/transport/tcp/connector.h"
@@ -248,7 +247,6 @@ class HostileLanes : public SessionTest {
         capnp::MallocMessageBuilder message;
         auto hello = message.initRoot<schema::Hello>();
         hello.setProtocolVersion(schema::PROTOCOL_VERSION);
-        hello.setTableFingerprint(codec::table_fingerprint());
         auto lane = hello.initPurpose().initLane();
         lane.setSessionId(session.c_str());
         lane.setSessionToken({reinterpret_cast<const kj::byte*>(token.data()), token.size()});

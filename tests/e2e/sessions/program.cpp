@@ -223,5 +223,6 @@ int main(int argc, char** argv) {
     verdict = verdict >= 0 ? verdict : run_pinned(mode);
     verdict = verdict >= 0 ? verdict : run_memory(mode);
     verdict = verdict >= 0 ? verdict : run_stress(mode);
+    verdict = verdict >= 0 ? verdict : run_versions(mode);
     return verdict >= 0 ? verdict : run_ending(mode, argv);
 }

@@ -2,16 +2,27 @@
 
 #include <array>
 #include <stdexcept>
+#include <utility>
 
 #include "protocol/transport/endpoint.h"
 #include "protocol/transport/tcp/connector.h"
 #include "protocol/transport/tcp/listener.h"
+#include "protocol/wire/handshake_io.h"
 
 namespace gpupool::test {
 
 BadLine::BadLine(const std::string& server, const transport::faulty::Faults& up, const transport::faulty::Faults& down,
                  Of bad)
     : server_(server), up_(up), down_(down), bad_(bad) {
+    begin();
+}
+
+BadLine::BadLine(const std::string& server, Changes changes)
+    : server_(server), up_{}, down_{}, bad_(Of::every_connection), changes_(std::move(changes)) {
+    begin();
+}
+
+void BadLine::begin() {
     auto listener = transport::tcp::listen(*transport::Endpoint::parse("127.0.0.1:0"));
     if (!listener) {
         throw std::runtime_error(listener.error().message);
@@ -50,12 +61,30 @@ void BadLine::accept() {
         transport::Connection& program = *connections_.back();
         connections_.push_back(bad ? transport::faulty::wrap(std::move(*onward), up_) : std::move(*onward));
         transport::Connection& server = *connections_.back();
-        pumps_.emplace_back([this, &program, &server] { pump(program, server); });
-        pumps_.emplace_back([this, &program, &server] { pump(server, program); });
+        pumps_.emplace_back([this, &program, &server] { pump(program, server, true); });
+        pumps_.emplace_back([this, &program, &server] { pump(server, program, false); });
     }
 }
 
-void BadLine::pump(transport::Connection& from, transport::Connection& to) {
+// The frames up to the Hello, or up to what answers it.
+void BadLine::pass_handshake(transport::Connection& from, transport::Connection& to, bool is_up) {
+    const auto& change = is_up ? changes_.hello : changes_.welcome;
+    while (change) {
+        auto frame = wire::read_frame(from, wire::kMaxPayloadBytes);
+        if (!frame) {
+            return;
+        }
+        if (frame->type == (is_up ? wire::FrameType::hello : wire::FrameType::welcome)) {
+            change(frame->payload);
+        }
+        if (!wire::write_frame(to, frame->type, frame->payload) || frame->type != wire::FrameType::ack) {
+            return;
+        }
+    }
+}
+
+void BadLine::pump(transport::Connection& from, transport::Connection& to, bool is_up) {
+    pass_handshake(from, to, is_up);
     std::vector<std::byte> buffer(256u << 10);
     while (true) {
         const auto count = from.receive(buffer);

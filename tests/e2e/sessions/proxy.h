@@ -1,10 +1,12 @@
 // A bad line between programs and a server: forwards bytes with delay, in small pieces, damaged, or only a number of
-// them.
+// them; or changes the lists of calls and notices in the handshake.
 //
 // Ownership: owns its threads and connections; ends them when destroyed. Threads: its own. Errors: a connection that
 // cannot be forwarded is closed.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -22,6 +24,11 @@ class BadLine {
     // unchanged.
     BadLine(const std::string& server, const transport::faulty::Faults& up, const transport::faulty::Faults& down,
             Of bad = Of::every_connection);
+    // Changes the payload of each Hello and each Welcome. For sessions without lanes.
+    struct Changes {
+        std::function<void(std::vector<std::byte>&)> hello, welcome;
+    };
+    BadLine(const std::string& server, Changes changes);
     ~BadLine();
     BadLine(const BadLine&) = delete;
 
@@ -29,11 +36,14 @@ class BadLine {
 
   private:
     void accept();
-    void pump(transport::Connection& from, transport::Connection& to);
+    void begin();
+    void pump(transport::Connection& from, transport::Connection& to, bool is_up);
+    void pass_handshake(transport::Connection& from, transport::Connection& to, bool is_up);
 
     const std::string server_;
     const transport::faulty::Faults up_, down_;
     const Of bad_;
+    const Changes changes_;
     std::unique_ptr<transport::Listener> listener_;
     std::string address_;
     std::mutex mutex_;

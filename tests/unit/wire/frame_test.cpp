@@ -60,6 +60,17 @@ TEST(Frame, EveryFlippedBitIsDetected) {
     }
 }
 
+TEST(Frame, OtherFormatVersionIsNamed) {
+    auto bytes = encoded(example());
+    bytes[3] = std::byte{'2'};
+    const auto decoded = decode(bytes);
+    ASSERT_FALSE(decoded.ok());
+    EXPECT_NE(decoded.error().message.find("format 2, this side knows format 1"), std::string::npos)
+        << decoded.error().message;
+    bytes[2] = std::byte{'X'};
+    EXPECT_NE(decode(bytes).error().message.find("not a gpupool frame"), std::string::npos);
+}
+
 TEST(Frame, PayloadLimitIsExact) {
     auto header = example();
     header.payload_bytes = kMaxPayloadBytes;
