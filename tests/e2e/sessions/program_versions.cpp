@@ -13,8 +13,8 @@ namespace gpupool::session_program {
 namespace {
 
 template <class Function>
-Function find(const char* name, Function) {
-    return reinterpret_cast<Function>(dlsym(driver.library, name));
+Function* find(const char* name) {
+    return reinterpret_cast<Function*>(dlsym(driver.library, name));
 }
 
 template <class Ask>
@@ -28,7 +28,7 @@ int run_versions_mode() {
     CUmemoryPool pool = nullptr;
     must(driver.cuDeviceGetDefaultMemPool(&pool, 0), "cuDeviceGetDefaultMemPool");
     ask("trim", [&] { return driver.cuMemPoolTrimTo(pool, 0); });
-    const auto limit = find("cuCtxGetLimit", &cuCtxGetLimit);
+    const auto limit = find<decltype(cuCtxGetLimit)>("cuCtxGetLimit");
     std::size_t bytes = 0;
     ask("limit", [&] { return limit(&bytes, CU_LIMIT_STACK_SIZE); });
     ask("link", [&] {
@@ -39,7 +39,7 @@ int run_versions_mode() {
         }
         return result;
     });
-    const auto granularity = find("cuMemGetAllocationGranularity", &cuMemGetAllocationGranularity);
+    const auto granularity = find<decltype(cuMemGetAllocationGranularity)>("cuMemGetAllocationGranularity");
     CUmemAllocationProp wanted{};
     wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE;

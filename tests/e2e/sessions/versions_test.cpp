@@ -292,18 +292,24 @@ TEST_F(Versions, TheWorkerServesOnlyWhatWasAgreedOn) {
     EXPECT_TRUE(same.ended());
 }
 
+std::optional<int> call_without_arguments(HostileClient& client, std::uint16_t opcode) {
+    const std::uint64_t number = client.add_record(opcode, {});
+    client.flush();
+    return client.result_of(number);
+}
+
 // A trace of some work is told in notices, which a client may not know.
 TEST_F(Versions, TheWorkerSendsNoNoticeThatTheClientDoesNotKnow) {
     const auto traced = [&](const Knowledge& known) {
         HostileClient client(*daemon_, "traced", known);
         client.make_context();
-        EXPECT_EQ(client.call<calls::gpTraceStart>(), CUDA_SUCCESS);
+        EXPECT_EQ(call_without_arguments(client, calls::gpTraceStart::kOpcode), CUDA_SUCCESS);
         const CUstream stream = client.make_stream();
         const CUdeviceptr slab = client.make_slab(2u << 20);
         EXPECT_EQ(client.call<calls::cuMemsetD8Async>(slab, static_cast<unsigned char>(1), std::size_t{4096}, stream),
                   CUDA_SUCCESS);
         EXPECT_EQ(client.call<calls::cuStreamSynchronize>(stream), CUDA_SUCCESS);
-        EXPECT_EQ(client.call<calls::gpTraceFlush>(), CUDA_SUCCESS);
+        EXPECT_EQ(call_without_arguments(client, calls::gpTraceFlush::kOpcode), CUDA_SUCCESS);
         EXPECT_TRUE(client.alive());
         return client.notices(NoticeType::trace_records);
     };
