@@ -1,8 +1,10 @@
-// What client and server agree on: each tells the other at the session's start which calls and notices it knows, with
-// the layout and the behaviour that it knows them with. What both know alike is usable, the rest is not
-// (docs/architecture/versions.md).
+// The agreement of client and server on calls and notices. At the start of a session each end sends a list of the calls
+// and notices that it knows, with their layouts and behaviours. A call or notice can be used if both ends know it with
+// the same layout and behaviour (docs/architecture/versions.md).
 //
-// Ownership: values. Threads: any. Errors: Result, for what no peer says.
+// Ownership: values.
+// Threads: any.
+// Errors: Result, for an invalid list of a peer.
 #pragma once
 
 #include <bitset>
@@ -18,22 +20,22 @@
 
 namespace gpupool::codec {
 
-// One call or notice, as it travels.
+// One entry of a list, as it is sent.
 struct Known {
     std::uint16_t number = 0;     // opcode or NoticeType
-    std::uint16_t behaviour = 0;  // what it means
+    std::uint16_t behaviour = 0;  // the version of its meaning
     std::uint32_t layout = 0;     // a hash of its line in wire_layout()
     friend bool operator==(const Known&, const Known&) = default;
 };
 static_assert(sizeof(Known) == 8);
 
-// What one end knows, each list in the order of its numbers.
+// The lists of one end, each in ascending order of its numbers.
 struct Knowledge {
     std::vector<Known> calls, notices;
 };
 const Knowledge& own_knowledge();
 
-// A list as bytes, and back; of a peer's, which may be anything, no more than so many entries are taken.
+// Lists as bytes, and back. A list from a peer is refused if it has more entries, or if they are not in ascending order.
 inline constexpr std::size_t kMaxKnown = 4096;
 inline std::span<const std::byte> known_bytes(const std::vector<Known>& list) {
     return std::as_bytes(std::span(list));
@@ -47,7 +49,7 @@ struct Difference {
     Mismatch why = Mismatch::peer_lacks_it;
 };
 
-// For texts: who speaks, and which gpupool the two ends are of.
+// For messages: the end that writes them, and the gpupool versions of both.
 struct Ends {
     enum class Side { client, server };
     Side here;
@@ -56,9 +58,9 @@ struct Ends {
 
 class Agreement {
   public:
-    // `theirs` is what the peer knows.
+    // `theirs`: the lists of the peer.
     Agreement(const Knowledge& ours, const Knowledge& theirs);
-    // With a peer of the same build.
+    // The agreement with a peer of the same build.
     static Agreement full() { return {own_knowledge(), own_knowledge()}; }
 
     [[nodiscard]] bool has(std::uint16_t opcode) const noexcept { return calls_[opcode]; }
@@ -67,14 +69,14 @@ class Agreement {
         return number < kMaxNotices && notices_[number];
     }
     [[nodiscard]] std::size_t calls_in_common() const { return calls_.count(); }
-    // First those that this end knows.
+    // Those that this end knows come first.
     [[nodiscard]] const std::vector<Difference>& differences() const { return differences_; }
-    // Why a call cannot be used; empty where it can. For logs: "unknown to the server".
+    // The reason why a call cannot be used, such as "unknown to the server"; empty if it can.
     [[nodiscard]] std::string why_not(std::uint16_t opcode, Ends::Side here) const;
 
-    // `unsupported` where something of the core set is missing (core_set.h): for the client's user.
+    // `unsupported` if anything of the core set (core_set.h) is not agreed. The message is for the client's user.
     [[nodiscard]] Status check_core(const Ends& ends) const;
-    // One line for the log; empty where nothing differs.
+    // One line for the log; empty if nothing differs.
     [[nodiscard]] std::string summary(const Ends& ends) const;
 
   private:

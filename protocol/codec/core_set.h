@@ -1,10 +1,10 @@
-// The core set: calls and notices without which no session can work. Where client and server do not agree on one of
-// them, the session is refused (agreement.h). Of all others each is unusable by itself.
+// The core set: the calls and notices that every session needs. If client and server do not agree on all of them, the
+// session is refused (agreement.h). Any other call that is not agreed only fails itself.
 //
-// It has what every program needs (contexts, memory, code, launches, copies, streams and events, waiting, host
-// functions), what the client sends without asking whether it is agreed on (`Session::send` instead of `remote`), and
-// the notices that somebody waits for. To take something out of it, or in, changes nothing on the wire: each end holds
-// what it was told against its own list.
+// The set has the calls that every program makes (contexts, memory, code, launches, copies, streams, events, waiting,
+// host functions), the calls that the client sends without a check (`Session::send` instead of `remote`), and the
+// notices that a thread may wait for. A change of the set does not change the wire format: each end checks the peer's
+// list against its own core set.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace detail {
 
 template <class... Call>
 constexpr std::array<calls::Opcode, sizeof...(Call)> opcodes_of() {
-    static_assert((calls::is_remote<Call> && ...), "a call of the core set does not travel");
+    static_assert((calls::is_remote<Call> && ...), "a call of the core set is never sent");
     return {Call::kOpcode...};
 }
 
@@ -47,7 +47,7 @@ inline constexpr auto kCoreCalls = [] {
         gpHostFunction, gpHostFunctionDone>();
 }();
 
-// Not among them: what is only told (what kernels print, traces), which is left out where it is not agreed on.
+// Notices that only inform (printed text, traces) are not in the set: they are not sent if they are not agreed.
 inline constexpr std::array kCoreNotices = {
     NoticeType::pull,           NoticeType::host_function,   NoticeType::deferred_error,
     NoticeType::hold,           NoticeType::transfer_failed, NoticeType::graph_function,

@@ -172,7 +172,7 @@ bool restrains(codec::NoticeType type) {
 
 void Worker::notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes) {
     if (!options_.agreement.has(type)) {
-        return;  // the client would not understand it: nobody waits for it, or the session had been refused
+        return;  // the client does not know it. It is not of the core set, so no thread waits for it.
     }
     if (may_mean_data(type)) {
         announce_pieces();
