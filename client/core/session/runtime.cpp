@@ -211,8 +211,8 @@ void note_unsupported(std::uint16_t opcode) noexcept {
 }
 
 void note_not_agreed(const Session& session, std::uint16_t opcode) noexcept {
-    static Told told;
-    if (first_time(opcode, told)) {
+    static Reported reported;
+    if (first_time(opcode, reported)) {
         log::warn("{} is not supported in this session: {} (client {}, server {})", calls::name_of(opcode),
                   session.agreement.why_not(opcode, codec::Ends::Side::client), GPUPOOL_VERSION,
                   session.server_version());
