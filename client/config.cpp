@@ -1,6 +1,7 @@
 #include "client/config.h"
 
 #include <fmt/format.h>
+#include <toml++/toml.h>
 
 #include <algorithm>
 #include <array>
@@ -12,10 +13,6 @@
 #include "common/processors.h"
 #include "common/spin.h"
 #include "common/units.h"
-
-#define TOML_EXCEPTIONS 0
-#define TOML_ENABLE_FORMATTERS 0
-#include <toml++/toml.h>
 
 namespace gpupool::client {
 namespace {

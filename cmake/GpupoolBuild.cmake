@@ -107,7 +107,8 @@ endif()
 
 # toml++, compiled once as well.
 add_library(gpupool_toml STATIC ${CMAKE_SOURCE_DIR}/cmake/toml.cpp)
-target_compile_definitions(gpupool_toml PUBLIC TOML_HEADER_ONLY=0 PRIVATE TOML_IMPLEMENTATION=1)
+target_compile_definitions(gpupool_toml PUBLIC TOML_HEADER_ONLY=0 TOML_EXCEPTIONS=0 TOML_ENABLE_FORMATTERS=0
+                           PRIVATE TOML_IMPLEMENTATION=1)
 
 # A sanitizer brings a runtime of its own, which must not be linked statically into our shared libraries.
 if(GPUPOOL_STATIC_RUNTIME AND NOT GPUPOOL_SANITIZE)

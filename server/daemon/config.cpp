@@ -277,12 +277,13 @@ Status read_config_file(const std::string& path, Config& config) {
     if (!text) {
         return text.error();
     }
-    try {
-        const toml::table table = toml::parse(std::string_view(*text), path);
-        return apply(path, table, "", keys_of(config));
-    } catch (const toml::parse_error& error) {
-        return Error{ErrorCode::invalid_input, fmt::format("{}: {}", place(path, error.source()), error.description())};
+    const toml::parse_result parsed = toml::parse(std::string_view(*text), std::string_view(path));
+    if (!parsed) {
+        const toml::parse_error& problem = parsed.error();
+        return Error{ErrorCode::invalid_input,
+                     fmt::format("{}: {}", place(path, problem.source()), problem.description())};
     }
+    return apply(path, parsed.table(), "", keys_of(config));
 }
 
 namespace {
