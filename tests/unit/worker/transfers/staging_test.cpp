@@ -38,7 +38,7 @@ class StagingTest : public ::testing::Test {
     }
 
     // Takes as many chunks as the stream gets.
-    std::vector<std::byte*> take_all(Staging::StreamUsePtr& share, std::size_t bytes) {
+    std::vector<std::byte*> take_all(Staging::StreamUsePtr& use, std::size_t bytes) {
         std::vector<std::byte*> chunks;
         for (auto chunk = staging.take(use, bytes); !chunk.empty(); chunk = staging.take(use, bytes)) {
             chunks.push_back(chunk.data());
@@ -56,22 +56,22 @@ class StagingTest : public ::testing::Test {
 };
 
 TEST_F(StagingTest, ChunkSizeFitsTheRequest) {
-    Staging::StreamUsePtr share;
-    EXPECT_EQ(staging.take(share, 1).size(), kSmallBytes);
-    EXPECT_EQ(staging.take(share, kSmallBytes).size(), kSmallBytes);
-    EXPECT_EQ(staging.take(share, kSmallBytes + 1).size(), kLargeBytes);
-    EXPECT_EQ(staging.take(share, 100 * kLargeBytes).size(), kLargeBytes);
+    Staging::StreamUsePtr use;
+    EXPECT_EQ(staging.take(use, 1).size(), kSmallBytes);
+    EXPECT_EQ(staging.take(use, kSmallBytes).size(), kSmallBytes);
+    EXPECT_EQ(staging.take(use, kSmallBytes + 1).size(), kLargeBytes);
+    EXPECT_EQ(staging.take(use, 100 * kLargeBytes).size(), kLargeBytes);
 }
 
-TEST_F(StagingTest, StreamsShareIsLimited) {
+TEST_F(StagingTest, UseOfOneStreamIsLimited) {
     Staging::StreamUsePtr first, second;
     const auto of_first = take_all(first, kLargeBytes);
     EXPECT_EQ(of_first.size(), 8u);
     EXPECT_EQ(take_all(second, kLargeBytes).size(), 4u);
     std::vector<Staging::StreamUsePtr> more(12);
     std::size_t large = 0, small = 0;
-    for (Staging::StreamUsePtr& share : more) {
-        const auto chunk = staging.take(share, kLargeBytes);
+    for (Staging::StreamUsePtr& use : more) {
+        const auto chunk = staging.take(use, kLargeBytes);
         ASSERT_FALSE(chunk.empty()) << "a stream without chunks always gets one";
         ++(chunk.size() == kLargeBytes ? large : small);
     }
