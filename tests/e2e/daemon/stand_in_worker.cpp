@@ -81,7 +81,7 @@ int serve(int supervision_descriptor) {
             return;
         }
         capnp::MallocMessageBuilder message;
-        message.initRoot<schema::Control>().setMessage(reason.c_str());
+        message.initRoot<schema::Refused>().setMessage(reason.c_str());
         send(client, wire::FrameType::control, message);
         client.shutdown();
     };
