@@ -91,7 +91,7 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, AppendTicket
         return {};
     };
     if (over()) return verdict();
-    if (next_position == serving_ticket && fits(1)) return {};
+    if (next_ticket == serving_ticket && fits(1)) return {};
     if (on_reader()) {
         if (fits(2)) return {};
         return Error{ErrorCode::limit_exceeded, "too much unacknowledged data for an answer from a receiving thread"};
