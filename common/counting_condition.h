@@ -5,10 +5,10 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
-#include <mutex>
 #include <utility>
+
+#include "common/mutex.h"
 
 namespace gpupool {
 
@@ -16,13 +16,13 @@ class CountingCondition {
   public:
     [[nodiscard]] bool has_waiters() const noexcept { return waiting_ != 0; }
     template <class Predicate>
-    void wait(std::unique_lock<std::mutex>& lock, Predicate over) {
+    void wait(UniqueLock& lock, Predicate over) {
         ++waiting_;
         changed_.wait(lock, std::move(over));
         --waiting_;
     }
     template <class Predicate>
-    void wait_for(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout, Predicate over) {
+    void wait_for(UniqueLock& lock, std::chrono::milliseconds timeout, Predicate over) {
         ++waiting_;
         changed_.wait_for(lock, timeout, std::move(over));
         --waiting_;
@@ -31,7 +31,7 @@ class CountingCondition {
 
   private:
     std::size_t waiting_ = 0;
-    std::condition_variable changed_;
+    Condition changed_;
 };
 
 }  // namespace gpupool

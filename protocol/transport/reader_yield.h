@@ -10,9 +10,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <thread>
 
+#include "common/mutex.h"
 #include "common/spin.h"
 #include "common/unique_fd.h"
 
@@ -32,14 +32,14 @@ class ReaderYield {
     }
 
     void begin() noexcept {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         pollers_.store(pollers_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
     // `arrange` says whether the sleeper will learn of what arrives without being woken now.
     template <class Arrange>
     void end(Arrange arrange) noexcept {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         const unsigned left = pollers_.load(std::memory_order_relaxed) - 1;
         pollers_.store(left, std::memory_order_release);
         if (left != 0 || !asleep_ || arrange()) return;
@@ -69,13 +69,13 @@ class ReaderYield {
     // anybody looks beside it. Until wake_up(), whose `done` runs as `prepare` does, with the mutex held.
     template <class Prepare>
     bool fall_asleep(Prepare prepare) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         asleep_ = prepare(pollers_.load(std::memory_order_relaxed) == 0);
         return asleep_;
     }
     template <class Done>
     void wake_up(Done done) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         asleep_ = false;
         done();
     }
@@ -93,10 +93,10 @@ class ReaderYield {
     static constexpr unsigned kPollsUntilDozing = 64;
     static constexpr std::chrono::microseconds kDozeTime{50};
 
-    std::mutex mutex_;
+    Mutex mutex_;
     std::atomic<unsigned> pollers_{0};     // read without
     std::atomic<std::uint32_t> polls_{0};  // that have begun; read without
-    bool asleep_ = false;
+    bool asleep_ GP_GUARDED_BY(mutex_) = false;
     const UniqueFd wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     Spin spin_;                   // the receiving thread's, with the next
     unsigned foreign_polls_ = 0;  // in a row

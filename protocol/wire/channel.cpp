@@ -46,7 +46,7 @@ void Channel::State::wake_everybody() {
 }
 
 // Breaks or ends the channel and makes both threads leave the connection. The first cause stays.
-void Channel::State::fail(Lock& lock, Error cause, bool resumable) {
+void Channel::State::fail(UniqueLock& lock, Error cause, bool resumable) {
     if (phase == Phase::ended) return;
     if (resumable && limits.resume && !closing && !peer_goodbye) {
         if (phase == Phase::broken) return;
@@ -60,10 +60,9 @@ void Channel::State::fail(Lock& lock, Error cause, bool resumable) {
     if (phase == Phase::ended && !sending) outbox.clear(graveyard);  // else whoever sends does it when it is back
     const auto broken = connection;
     wake_everybody();
-    lock.unlock();
+    const Unlocked unlocked(lock, mutex);
     broken->shutdown();
     graveyard.clear();
-    lock.lock();
 }
 
 Channel::Channel(std::unique_ptr<transport::Connection> connection, Receiver& receiver, Limits limits)
@@ -75,7 +74,7 @@ Channel::~Channel() {
 
 void Channel::start() {
     State& state = *state_;
-    const State::Lock lock(state.mutex);
+    const Lock lock(state.mutex);
     if (state.started || state.closing) return;
     state.started = true;
     state.reader = quiet_thread("gpupool-read", [&state] { state.run_reader(); });
@@ -84,8 +83,8 @@ void Channel::start() {
 
 void Channel::close(std::chrono::milliseconds timeout) {
     State& state = *state_;
-    const std::lock_guard one_at_a_time(state.closing_call);
-    State::Lock lock(state.mutex);
+    const Lock one_at_a_time(state.closing_call);
+    UniqueLock lock(state.mutex);
     const bool first = !state.closing;
     state.closing = true;
     state.room.notify_all();
@@ -94,13 +93,14 @@ void Channel::close(std::chrono::milliseconds timeout) {
         frame.type = FrameType::goodbye;
         const auto goodbye = state.outbox.add_frame(std::move(frame));
         state.deliver(state.rouse());
-        state.progress.wait_for(
-            lock, timeout, [&] { return state.phase != State::Phase::open || state.outbox.acknowledged() >= goodbye; });
+        state.progress.wait_for(lock, timeout, [&]() GP_REQUIRES(state.mutex) {
+            return state.phase != State::Phase::open || state.outbox.acknowledged() >= goodbye;
+        });
     }
     state.fail(lock, closed_here(), false);
     state.stopping = true;
     state.wake_everybody();
-    state.progress.wait(lock, [&] { return !state.sending; });
+    state.progress.wait(lock, [&]() GP_REQUIRES(state.mutex) { return !state.sending; });
     lock.unlock();
     if (state.pump.joinable()) state.pump.join();
     if (state.reader.joinable()) state.reader.join();
@@ -108,8 +108,8 @@ void Channel::close(std::chrono::milliseconds timeout) {
 
 Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::uint64_t peer_received) {
     State& state = *state_;
-    const std::lock_guard one_at_a_time(state.attaching);
-    State::Lock lock(state.mutex);
+    const Lock one_at_a_time(state.attaching);
+    UniqueLock lock(state.mutex);
     using Phase = State::Phase;
     using Reading = State::Reading;
     if (state.phase == Phase::ended) return *state.error;
@@ -126,10 +126,12 @@ Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::u
                                  peer_received, state.outbox.attempted())};
     }
     state.fail(lock, {ErrorCode::closed, "the connection was replaced by a new one"}, true);
-    const auto reader_done = [&] {
+    const auto reader_done = [&]() GP_NO_THREAD_SAFETY_ANALYSIS {
         return reporting || (state.reading == Reading::idle && state.reader_generation == state.generation);
     };
-    state.progress.wait(lock, [&] { return state.phase == Phase::ended || (!state.sending && reader_done()); });
+    state.progress.wait(lock, [&]() GP_REQUIRES(state.mutex) {
+        return state.phase == Phase::ended || (!state.sending && reader_done());
+    });
     if (state.phase == Phase::ended) return *state.error;
 
     // Acknowledgements may go beyond `peer_received`, when the old connection still delivered after the peer looked:
@@ -154,18 +156,18 @@ void Channel::observe(TrafficObserver* observer) noexcept {
 }
 
 std::uint64_t Channel::last_received() const noexcept {
-    const State::Lock lock(state_->mutex);
+    const Lock lock(state_->mutex);
     return state_->received;
 }
 
 Counters Channel::counters() const noexcept {
-    const State::Lock lock(state_->mutex);
+    const Lock lock(state_->mutex);
     return {state_->frames_sent, state_->frames_received.load(std::memory_order_relaxed), state_->bytes_sent,
             state_->bytes_received.load(std::memory_order_relaxed), state_->writes};
 }
 
 Status Channel::error() const {
-    const State::Lock lock(state_->mutex);
+    const Lock lock(state_->mutex);
     if (state_->error) return *state_->error;
     return {};
 }

@@ -80,11 +80,12 @@ std::optional<Stop> check_kind(const FrameHeader& header) {
 thread_local const Channel::State* Channel::State::reading_here = nullptr;
 
 void Channel::State::run_reader() {
-    Lock lock(mutex);
+    UniqueLock lock(mutex);
     reading_here = this;
     for (;;) {
         // A connection that broke before it was read from is taken up all the same, so that each is reported once.
-        reader_wake.wait(lock, [&] { return phase == Phase::ended || generation != reader_generation; });
+        reader_wake.wait(lock,
+                         [&]() GP_REQUIRES(mutex) { return phase == Phase::ended || generation != reader_generation; });
         if (generation == reader_generation) break;
         reader_generation = generation;
         const auto from = connection;
@@ -105,7 +106,7 @@ void Channel::State::run_reader() {
 
 Stop Channel::State::read_frames(transport::Connection& from) {
     {
-        const std::lock_guard role(receiving);
+        const Lock role(receiving);
         reading_from = &from;
         frames.emplace(from);
         applied = 0;
@@ -119,7 +120,7 @@ Stop Channel::State::read_frames(transport::Connection& from) {
 std::optional<Stop> Channel::State::read_when_it_comes(transport::Connection& from) {
     const bool looks = can_poll.load(std::memory_order_relaxed);
     const auto came = looks ? from.wait_arrival() : Status();
-    const std::lock_guard role(receiving);
+    const Lock role(receiving);
     std::optional<Stop> stop = std::move(found_stop);  // which made the wait end
     if (!stop && !came) stop = lost(came.error());
     if (!stop && looks && from.arrived_bytes() == 0) return std::nullopt;  // who looked was quicker
@@ -143,8 +144,8 @@ bool Channel::State::frame_is_here(const transport::Connection* beyond) const {
 }
 
 Channel::State::PollResult Channel::State::poll_frames(transport::Connection& from) {
-    const std::unique_lock role(receiving, std::try_to_lock);
-    if (!role) return PollResult::busy;
+    if (!receiving.try_lock()) return PollResult::busy;
+    const Lock role(receiving, std::adopt_lock);
     if (reading_from != &from || found_stop) return PollResult::ended;
     const auto* const before = std::exchange(reading_here, this);
     std::size_t taken = 0;
@@ -158,7 +159,7 @@ Channel::State::PollResult Channel::State::poll_frames(transport::Connection& fr
     }
     reading_here = before;
     if (found_stop) {  // the reader wakes, and reports it; told here, since the pump may notice the end before
-        Lock lock(mutex);
+        UniqueLock lock(mutex);
         fail(lock, found_stop->cause, found_stop->resumable);
     }
     return taken != 0                      ? PollResult::received
@@ -169,7 +170,7 @@ Channel::State::PollResult Channel::State::poll_frames(transport::Connection& fr
 Channel::PollingReceiver::PollingReceiver(Channel& channel) : channel_(channel) {
     State& state = *channel.state_;
     {
-        const State::Lock lock(state.mutex);
+        const Lock lock(state.mutex);
         connection_ = state.connection;
     }
     connection_->begin_polling();
@@ -271,16 +272,17 @@ std::optional<Stop> Channel::State::take_frame(FrameReader& reader, const FrameH
 // Waits, for once, for the sending side: after this nothing more is read that it could hold up.
 Stop Channel::State::take_goodbye(const FrameHeader& header) {
     mark_received(header, true);
-    Lock lock(mutex);
+    UniqueLock lock(mutex);
     peer_goodbye = true;
-    progress.wait_for(lock, kFarewellTimeout,
-                      [&] { return phase != Phase::open || acknowledged_to_peer >= header.sequence; });
+    progress.wait_for(lock, kFarewellTimeout, [&]() GP_REQUIRES(mutex) {
+        return phase != Phase::open || acknowledged_to_peer >= header.sequence;
+    });
     return {{ErrorCode::closed, "the other side ended the session"}, false};
 }
 
 std::optional<Stop> Channel::State::apply_acknowledged(std::uint64_t sequence) {
     Graveyard graveyard;
-    Lock lock(mutex);
+    UniqueLock lock(mutex);
     const auto attempted = outbox.attempted();
     if (!outbox.acknowledge(sequence, graveyard)) {
         return violation(fmt::format("frame {} was acknowledged, but only {} were sent", sequence, attempted));
@@ -290,7 +292,7 @@ std::optional<Stop> Channel::State::apply_acknowledged(std::uint64_t sequence) {
 }
 
 void Channel::State::mark_received(const FrameHeader& header, bool prompt) {
-    Lock lock(mutex);
+    UniqueLock lock(mutex);
     received = header.sequence;
     received_since_ack_bytes += kHeaderBytes + header.payload_bytes;
     if (prompt || received_since_ack_bytes >= acknowledge_every_bytes) ack_urgent = true;

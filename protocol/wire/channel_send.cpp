@@ -80,12 +80,13 @@ void Batch::drop(std::size_t bytes) {
 }
 
 // Waits until `bytes` more may be retained, behind those that already wait.
-Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, AppendTicket& ticket) {
-    const auto over = [&] { return phase == Phase::ended || closing; };
-    const auto fits = [&](std::size_t times) {
+Status Channel::State::wait_for_room(UniqueLock& lock, std::size_t bytes,
+                                     AppendTicket& ticket) GP_NO_THREAD_SAFETY_ANALYSIS {
+    const auto over = [&]() GP_NO_THREAD_SAFETY_ANALYSIS { return phase == Phase::ended || closing; };
+    const auto fits = [&](std::size_t times) GP_NO_THREAD_SAFETY_ANALYSIS {
         return outbox.fits(bytes, times * limits.retained_bytes, times * limits.retained_records);
     };
-    const auto verdict = [&]() -> Status {
+    const auto verdict = [&]() GP_NO_THREAD_SAFETY_ANALYSIS -> Status {
         if (phase == Phase::ended) return *error;
         if (closing) return Error{ErrorCode::closed, "the channel was closed"};
         return {};
@@ -101,7 +102,7 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, AppendTicket
     unlock_and_rouse(lock);
     receiver.on_append_waits(true);
     lock.lock();
-    room.wait(lock, [&] { return position == serving_ticket && (over() || fits(1)); });
+    room.wait(lock, [&]() GP_REQUIRES(mutex) { return position == serving_ticket && (over() || fits(1)); });
     lock.unlock();  // nobody takes the room meanwhile: it is this ticket's turn
     receiver.on_append_waits(false);
     lock.lock();
@@ -141,7 +142,8 @@ void Channel::State::deliver(Rouse what) {
     if (what == Rouse::wake) pump_wake.notify_one();
 }
 
-void Channel::State::unlock_and_rouse(Lock& lock) {
+// The analysis does not follow a lock that a function was given; the declaration says what callers may rely on.
+void Channel::State::unlock_and_rouse(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
     const Rouse due = rouse();
     lock.unlock();
     deliver(due);
@@ -158,7 +160,7 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Urgency urgency
     }
     State& state = *state_;
     State::AppendTicket ticket{state};
-    State::Lock lock(state.mutex);
+    UniqueLock lock(state.mutex);
     GPUPOOL_TRY(state.wait_for_room(lock, padded, ticket));
     std::byte* place = urgency == Urgency::ahead_of_bulk ? state.outbox.add_urgent_record(type, padded)
                                                          : state.outbox.add_record(type, padded);
@@ -174,7 +176,6 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Urgency urgency
         // so much is on its way already that it does not matter.
         const State::Rouse due = state.rouse();
         state.send_here(lock);
-        if (lock.owns_lock()) lock.unlock();
         state.deliver(due);
     } else {
         state.unlock_and_rouse(lock);
@@ -184,7 +185,7 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Urgency urgency
 
 Status Channel::State::append_own_frame(OutFrame frame, Urgency urgency) {
     AppendTicket ticket{*this};
-    Lock lock(mutex);
+    UniqueLock lock(mutex);
     GPUPOOL_TRY(wait_for_room(lock, frame.payload_bytes(), ticket));
     outbox.add_frame(std::move(frame));
     if (urgency != Urgency::later) unlock_and_rouse(lock);
@@ -247,7 +248,7 @@ bool Channel::State::can_send() const {
 }
 
 // Takes the sending role and collects what has accumulated (at least an acknowledgement). Leaves unlocked.
-void Channel::State::begin_batch(Lock& lock) {
+void Channel::State::begin_batch(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
     sending = true;
     if (observer.load(std::memory_order_relaxed) != nullptr) batch_begin = std::chrono::steady_clock::now();
     outbox.collect(batch.frames, Batch::kMaxFrames, Batch::kMaxBytes);
@@ -257,17 +258,16 @@ void Channel::State::begin_batch(Lock& lock) {
 }
 
 // Of room and progress, and empties the graveyard. Without the lock, which is released where there is anything to do.
-void Channel::State::wake_who_waits(Lock& lock, Graveyard& graveyard) {
+void Channel::State::wake_who_waits(UniqueLock& lock, Graveyard& graveyard) {
     if (!room.has_waiters() && !progress.has_waiters() && graveyard.empty()) return;
-    lock.unlock();
+    const Unlocked unlocked(lock, mutex);
     room.notify_all();
     progress.notify_all();
     graveyard.clear();
-    lock.lock();
 }
 
 // Locks again and gives the role back.
-void Channel::State::end_batch(Lock& lock, const Status& status) {
+void Channel::State::end_batch(UniqueLock& lock, const Status& status) GP_NO_THREAD_SAFETY_ANALYSIS {
     Graveyard graveyard;
     if (TrafficObserver* const watched = observer.load(std::memory_order_acquire);
         watched != nullptr && status && batch_begin != TrafficObserver::Moment()) {
@@ -289,7 +289,7 @@ void Channel::State::end_batch(Lock& lock, const Status& status) {
     wake_who_waits(lock, graveyard);
 }
 
-void Channel::State::send_batch(Lock& lock) {
+void Channel::State::send_batch(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
     const auto to = connection;
     if (batch_left) {
         lock.unlock();
@@ -301,7 +301,7 @@ void Channel::State::send_batch(Lock& lock) {
 
 // The same as send_here() where it is one small frame and no more than a copy, which costs less than to give the lock
 // back and take it again. Leaves unlocked; false: nothing was done.
-bool Channel::State::copy_here(Lock& lock) {
+bool Channel::State::copy_here(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
     const OutFrame* const frame = outbox.only_unsent();
     if (frame == nullptr || frame->bytes > kCopiedUnderLockBytes ||
         observer.load(std::memory_order_relaxed) != nullptr) {
@@ -341,7 +341,7 @@ void Channel::State::note_acknowledged(std::uint64_t sequence) {
 
 // By this thread, as far as that goes without waiting. What the connection does not take at once is left to the pump,
 // and the sending role with it; what came meanwhile is the pump's as well.
-void Channel::State::send_here(Lock& lock) {
+void Channel::State::send_here(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
     if (copies && copy_here(lock)) return;
     const auto to = connection;
     begin_batch(lock);
@@ -359,30 +359,34 @@ void Channel::State::send_here(Lock& lock) {
     } else {
         end_batch(lock, taken ? Status() : Status(taken.error()));
     }
-    if (batch_left || can_send()) unlock_and_rouse(lock);
+    if (batch_left || can_send()) {
+        unlock_and_rouse(lock);
+    } else {
+        lock.unlock();
+    }
 }
 
 void Channel::nudge() {
     State& state = *state_;
-    State::Lock lock(state.mutex);
+    UniqueLock lock(state.mutex);
     if (state.can_send()) state.send_here(lock);
 }
 
 Status Channel::flush() {
     State& state = *state_;
-    State::Lock lock(state.mutex);
+    UniqueLock lock(state.mutex);
     if (state.on_reader()) return Error{ErrorCode::internal, "a Receiver must not wait for its channel to send"};
-    const auto all_sent = [&outbox = state.outbox, last = state.outbox.last_sequence(),
-                           before = state.outbox.gone_before()] {
-        return outbox.sent() >= last + (outbox.gone_before() - before);
-    };
+    const auto all_sent =
+        [&outbox = state.outbox, last = state.outbox.last_sequence(), before = state.outbox.gone_before()]()
+            GP_NO_THREAD_SAFETY_ANALYSIS { return outbox.sent() >= last + (outbox.gone_before() - before); };
     // Sending from here saves the way through the pump's thread.
     while (state.phase != State::Phase::ended && !all_sent()) {
         if (state.can_send()) {
             state.send_batch(lock);
         } else {
-            state.progress.wait(lock,
-                                [&] { return state.phase == State::Phase::ended || all_sent() || state.can_send(); });
+            state.progress.wait(lock, [&]() GP_REQUIRES(state.mutex) {
+                return state.phase == State::Phase::ended || all_sent() || state.can_send();
+            });
         }
     }
     if (state.phase == State::Phase::ended) return *state.error;
@@ -391,11 +395,13 @@ Status Channel::flush() {
 }
 
 // Looks for more to send before the pump sleeps. Did anything come, if somebody else may have sent it since?
-bool Channel::State::poll_for_work(Lock& lock) {
+bool Channel::State::poll_for_work(UniqueLock& lock) {
     doing = Pump::looks;
-    lock.unlock();
-    const bool came = pump_spin.until([&] { return news.load(std::memory_order_acquire); });
-    lock.lock();
+    bool came = false;
+    {
+        const Unlocked unlocked(lock, mutex);
+        came = pump_spin.until([&] { return news.load(std::memory_order_acquire); });
+    }
     doing = Pump::works;
     news.store(false, std::memory_order_relaxed);
     return came;
@@ -404,17 +410,16 @@ bool Channel::State::poll_for_work(Lock& lock) {
 // Where sending costs next to nothing, the pump would send every record by itself, and contend for the lock with the
 // thread that appends them. Where it is a system call, much comes meanwhile, but the first record goes alone; and who
 // is about to wait for an answer to it would have to wait for that call before its own, instead of sending both in one.
-void Channel::State::let_gather(Lock& lock) {
+void Channel::State::let_gather(UniqueLock& lock) {
     if (batch_left || stopping) return;
     const bool enough = !sending && outbox.retained() > kMaxOnTheWay && batch.total_bytes <= kLittleBatchBytes;
-    lock.unlock();
+    const Unlocked unlocked(lock, mutex);
     const auto end = std::chrono::steady_clock::now() + (enough ? kGatherLongFor : kGatherFor);
     while (std::chrono::steady_clock::now() < end) spin_pause();
-    lock.lock();
 }
 
 void Channel::State::run_pump() {
-    Lock lock(mutex);
+    UniqueLock lock(mutex);
     bool lingered = false, polled = false;
     while (!stopping || batch_left) {
         if (batch_left || can_send()) {
@@ -432,7 +437,7 @@ void Channel::State::run_pump() {
         // no frame to travel with; in a steady exchange nobody has to wake it for them.
         const bool owes_ack = phase == Phase::open && received > acknowledged_to_peer;
         const bool lightly = phase == Phase::open && (owes_ack || !lingered);
-        const auto woken = [&] { return doing == Pump::wakes || stopping; };
+        const auto woken = [&]() GP_REQUIRES(mutex) { return doing == Pump::wakes || stopping; };
         doing = lightly ? Pump::dozes : Pump::sleeps;
         if (!lightly) {
             pump_wake.wait(lock, woken);

@@ -14,14 +14,12 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
-#include "common/adaptive_mutex.h"
 #include "common/counting_condition.h"
+#include "common/mutex.h"
 #include "common/spin.h"
 #include "protocol/wire/channel.h"
 #include "protocol/wire/frame_reader.h"
@@ -54,7 +52,6 @@ struct Batch {
 };
 
 struct Channel::State {
-    using Lock = std::unique_lock<std::mutex>;
     enum class Phase { open, broken, ended };
     // `wakes`: was told to, and will some time later.
     enum class Pump { works, looks, dozes, sleeps, wakes };
@@ -63,9 +60,9 @@ struct Channel::State {
     State(std::unique_ptr<transport::Connection> first, Receiver& to, const Limits& given);
 
     // channel.cpp
-    void fail(Lock& lock, Error cause, bool resumable);
-    void wake_everybody();
-    void learn_connection();
+    void fail(UniqueLock& lock, Error cause, bool resumable) GP_REQUIRES(mutex);
+    void wake_everybody() GP_REQUIRES(mutex);
+    void learn_connection() GP_REQUIRES(mutex);
     [[nodiscard]] bool on_reader() const { return reading_here == this; }
 
     // channel_send.cpp
@@ -77,33 +74,33 @@ struct Channel::State {
         bool wake_next = false;
         bool give_chunk = false;
     };
-    Status wait_for_room(Lock& lock, std::size_t bytes, AppendTicket& ticket);
-    void wake_who_waits(Lock& lock, Graveyard& graveyard);
+    Status wait_for_room(UniqueLock& lock, std::size_t bytes, AppendTicket& ticket) GP_REQUIRES(mutex);
+    void wake_who_waits(UniqueLock& lock, Graveyard& graveyard) GP_REQUIRES(mutex);
     Status append_own_frame(OutFrame frame, Urgency urgency = Urgency::soon);
     enum class Rouse { nothing, tell, wake };
-    Rouse rouse();
+    Rouse rouse() GP_REQUIRES(mutex);
     void deliver(Rouse what);
-    void unlock_and_rouse(Lock& lock);
-    [[nodiscard]] bool pump_sleeps() const { return doing == Pump::dozes || doing == Pump::sleeps; }
-    [[nodiscard]] bool can_send() const;
-    [[nodiscard]] bool sends_itself() const;
-    void begin_batch(Lock& lock);
-    void end_batch(Lock& lock, const Status& status);
-    void send_batch(Lock& lock);
-    void send_here(Lock& lock);
-    bool copy_here(Lock& lock);
-    void note_acknowledged(std::uint64_t sequence);
-    bool poll_for_work(Lock& lock);
-    void let_gather(Lock& lock);
+    void unlock_and_rouse(UniqueLock& lock) GP_RELEASE(mutex);
+    [[nodiscard]] bool pump_sleeps() const GP_REQUIRES(mutex) { return doing == Pump::dozes || doing == Pump::sleeps; }
+    [[nodiscard]] bool can_send() const GP_REQUIRES(mutex);
+    [[nodiscard]] bool sends_itself() const GP_REQUIRES(mutex);
+    void begin_batch(UniqueLock& lock) GP_RELEASE(mutex);
+    void end_batch(UniqueLock& lock, const Status& status) GP_ACQUIRE(mutex);
+    void send_batch(UniqueLock& lock) GP_REQUIRES(mutex);
+    void send_here(UniqueLock& lock) GP_RELEASE(mutex);
+    bool copy_here(UniqueLock& lock) GP_REQUIRES(mutex);
+    void note_acknowledged(std::uint64_t sequence) GP_REQUIRES(mutex);
+    bool poll_for_work(UniqueLock& lock) GP_REQUIRES(mutex);
+    void let_gather(UniqueLock& lock) GP_REQUIRES(mutex);
     void run_pump();
 
     // channel_receive.cpp
     void run_reader();
     Stop read_frames(transport::Connection& from);
     std::optional<Stop> read_when_it_comes(transport::Connection& from);
-    std::optional<Stop> read_if_memory_allows(FrameReader& reader);
-    std::optional<Stop> read_one(FrameReader& reader);
-    [[nodiscard]] bool frame_is_here(const transport::Connection* beyond) const;
+    std::optional<Stop> read_if_memory_allows(FrameReader& reader) GP_REQUIRES(receiving);
+    std::optional<Stop> read_one(FrameReader& reader) GP_REQUIRES(receiving);
+    [[nodiscard]] bool frame_is_here(const transport::Connection* beyond) const GP_REQUIRES(receiving);
     enum class PollResult { received, nothing, incomplete, busy, ended };
     PollResult poll_frames(transport::Connection& from);
     std::optional<Stop> take_bulk(FrameReader& reader, const FrameHeader& header);
@@ -119,60 +116,60 @@ struct Channel::State {
 
     std::atomic<TrafficObserver*> observer{nullptr};
 
-    std::mutex attaching;     // one attach() at a time; taken before `mutex`
-    std::mutex closing_call;  // one close() at a time; taken before `mutex`
+    Mutex attaching;     // one attach() at a time; taken before `mutex`
+    Mutex closing_call;  // one close() at a time; taken before `mutex`
     AdaptiveMutex mutex;
 
-    std::shared_ptr<transport::Connection> connection;
-    bool copies = false;                // it sends by copying, and processors are to spare
-    std::atomic<bool> can_poll{false};  // it lets who waits see what has arrived; the same
-    std::uint64_t generation = 1;       // of `connection`
-    Phase phase = Phase::open;
-    std::optional<Error> error;        // why it ended
-    std::optional<Error> break_cause;  // why it is broken
-    bool started = false;
-    bool closing = false;   // close() was called
-    bool stopping = false;  // the threads are to return
-    bool peer_goodbye = false;
+    std::shared_ptr<transport::Connection> connection GP_GUARDED_BY(mutex);
+    bool copies GP_GUARDED_BY(mutex) = false;           // it sends by copying, and processors are to spare
+    std::atomic<bool> can_poll{false};                  // it lets who waits see what has arrived; the same
+    std::uint64_t generation GP_GUARDED_BY(mutex) = 1;  // of `connection`
+    Phase phase GP_GUARDED_BY(mutex) = Phase::open;
+    std::optional<Error> error GP_GUARDED_BY(mutex);        // why it ended
+    std::optional<Error> break_cause GP_GUARDED_BY(mutex);  // why it is broken
+    bool started GP_GUARDED_BY(mutex) = false;
+    bool closing GP_GUARDED_BY(mutex) = false;   // close() was called
+    bool stopping GP_GUARDED_BY(mutex) = false;  // the threads are to return
+    bool peer_goodbye GP_GUARDED_BY(mutex) = false;
 
-    Outbox outbox;
-    bool sending = false;
-    Batch batch;                            // whoever set `sending`
-    TrafficObserver::Moment batch_begin{};  // with an observer
-    bool batch_left = false;                // begun by a thread that may not wait; `sending` is the pump's now
+    Outbox outbox GP_GUARDED_BY(mutex);
+    bool sending GP_GUARDED_BY(mutex) = false;
+    Batch batch;                                   // whoever set `sending`
+    TrafficObserver::Moment batch_begin{};         // with an observer
+    bool batch_left GP_GUARDED_BY(mutex) = false;  // begun by a thread that may not wait; `sending` is the pump's now
     std::uint64_t batch_acknowledges = 0;
     // The pump looks for it without the lock. Whoever appends writes it only while the pump looks, and once: a word
     // that one processor reads all the time is dear for another to write. After the lock was released, which the pump
     // takes next.
     alignas(64) std::atomic<bool> news{false};
-    alignas(64) Pump doing = Pump::works;
-    Spin pump_spin;                 // the pump's
-    std::uint64_t next_ticket = 0;  // appends that wait for room go on in the order they came
-    std::uint64_t serving_ticket = 0;
+    alignas(64) Pump doing GP_GUARDED_BY(mutex) = Pump::works;
+    Spin pump_spin;                                      // the pump's
+    std::uint64_t next_ticket GP_GUARDED_BY(mutex) = 0;  // appends that wait for room go on in the order they came
+    std::uint64_t serving_ticket GP_GUARDED_BY(mutex) = 0;
 
-    std::mutex receiving;  // guards what follows
-    transport::Connection* reading_from = nullptr;
-    std::optional<FrameReader> frames;
-    std::uint64_t applied = 0;       // the last acknowledgement taken from it, which spares the lock for repeated ones
-    std::optional<Stop> found_stop;  // by who looked, for the reader to report
+    Mutex receiving;  // guards what follows
+    transport::Connection* reading_from GP_GUARDED_BY(receiving) = nullptr;
+    std::optional<FrameReader> frames GP_GUARDED_BY(receiving);
+    std::uint64_t applied = 0;  // the last acknowledgement taken from it, which spares the lock for repeated ones
+    std::optional<Stop> found_stop GP_GUARDED_BY(receiving);  // by who looked, for the reader to report
 
     std::uint64_t received = 0;  // the last sequence that arrived whole
-    std::uint64_t acknowledged_to_peer = 0;
-    std::size_t received_since_ack_bytes = 0;
-    bool ack_urgent = false;
+    std::uint64_t acknowledged_to_peer GP_GUARDED_BY(mutex) = 0;
+    std::size_t received_since_ack_bytes GP_GUARDED_BY(mutex) = 0;
+    bool ack_urgent GP_GUARDED_BY(mutex) = false;
 
-    Reading reading = Reading::idle;
-    std::uint64_t reader_generation = 0;
+    Reading reading GP_GUARDED_BY(mutex) = Reading::idle;
+    std::uint64_t reader_generation GP_GUARDED_BY(mutex) = 0;
     static thread_local const State* reading_here;  // whose Receiver the thread may be in
 
-    std::uint64_t frames_sent = 0;
-    std::uint64_t bytes_sent = 0;
-    std::uint64_t writes = 0;
+    std::uint64_t frames_sent GP_GUARDED_BY(mutex) = 0;
+    std::uint64_t bytes_sent GP_GUARDED_BY(mutex) = 0;
+    std::uint64_t writes GP_GUARDED_BY(mutex) = 0;
     std::atomic<std::uint64_t> frames_received{0};  // the reader's
     std::atomic<std::uint64_t> bytes_received{0};
 
-    std::condition_variable pump_wake;
-    std::condition_variable reader_wake;
+    Condition pump_wake;
+    Condition reader_wake;
     CountingCondition room;      // retained bytes went
     CountingCondition progress;  // a batch was sent, an acknowledgement came, a phase or role changed
 

@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <system_error>
@@ -17,6 +15,7 @@
 
 #include "common/compression.h"
 #include "common/counting_condition.h"
+#include "common/mutex.h"
 #include "common/quiet_thread.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/landed.h"
@@ -92,8 +91,6 @@ struct Unpacking {
 // `mutex` guards every member that is neither const nor atomic; it is not held across a call of a connection, of the
 // receiver or of a `done`. A lane's connection is there as long as this is.
 struct Lanes::State {
-    using Lock = std::unique_lock<std::mutex>;
-
     struct Lane {
         std::size_t index = 0;
         std::unique_ptr<Connection> connection;
@@ -111,7 +108,7 @@ struct Lanes::State {
     Status receive_piece(const Lane& lane, Unpacking& unpacking);
     Status receive_data(Connection& from, const FrameHeader& header, const PackedHeader& piece, Unpacking& unpacking);
     Status note_landed(std::uint64_t number);
-    [[nodiscard]] Status admits(std::size_t index) const;  // with the lock held
+    [[nodiscard]] Status admits(std::size_t index) const GP_REQUIRES(mutex);
     bool finish(Error cause);
     void fail(const Lane& lane, const Error& cause);
 
@@ -121,15 +118,15 @@ struct Lanes::State {
     const CompressionMode compression;
     std::atomic<TrafficObserver*> observer{nullptr};
 
-    mutable std::mutex mutex;
-    std::vector<std::unique_ptr<Lane>> lanes;
-    std::optional<Error> error;  // they have ended
-    std::deque<Piece> queue;
-    std::size_t queued_bytes = 0;  // with those being sent
-    Landed landed;
-    std::condition_variable work;  // the queue got a piece
-    CountingCondition room;        // queued_bytes shrank
-    CountingCondition arrived;     // landed grew
+    mutable Mutex mutex;
+    std::vector<std::unique_ptr<Lane>> lanes GP_GUARDED_BY(mutex);
+    std::optional<Error> error GP_GUARDED_BY(mutex);  // they have ended
+    std::deque<Piece> queue GP_GUARDED_BY(mutex);
+    std::size_t queued_bytes GP_GUARDED_BY(mutex) = 0;  // with those being sent
+    Landed landed GP_GUARDED_BY(mutex);
+    Condition work;             // the queue got a piece
+    CountingCondition room;     // queued_bytes shrank
+    CountingCondition arrived;  // landed grew
     std::atomic<std::size_t> count{0};
     std::atomic<std::uint64_t> last_number{0};  // written with the mutex held
 };
@@ -171,9 +168,9 @@ void Lanes::State::fail(const Lane& lane, const Error& cause) {
 
 void Lanes::State::run_sender(Lane& lane) {
     PiecePacker packer(*lane.connection, compression);
-    Lock lock(mutex);
+    UniqueLock lock(mutex);
     for (;;) {
-        work.wait(lock, [&] { return error || !queue.empty(); });
+        work.wait(lock, [&]() GP_REQUIRES(mutex) { return error || !queue.empty(); });
         if (error) return;
         const Piece piece = std::move(queue.front());
         queue.pop_front();
@@ -287,13 +284,13 @@ Lanes::~Lanes() {
 }
 
 Status Lanes::admits(std::size_t index) const {
-    const State::Lock lock(state_->mutex);
+    const Lock lock(state_->mutex);
     return state_->admits(index);
 }
 
 Status Lanes::add(std::size_t index, std::unique_ptr<Connection> connection) {
     State& state = *state_;
-    const State::Lock lock(state.mutex);
+    const Lock lock(state.mutex);
     GPUPOOL_TRY(state.admits(index));
     auto lane = std::make_unique<State::Lane>();
     lane->index = index;
@@ -325,9 +322,10 @@ std::size_t Lanes::count() const noexcept {
 Status Lanes::send(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
                    std::function<void()> done) {
     State& state = *state_;
-    State::Lock lock(state.mutex);
+    UniqueLock lock(state.mutex);
     const std::size_t most = std::max(state.most_queued_bytes, data.size());
-    state.room.wait(lock, [&] { return state.error || state.queued_bytes <= most - data.size(); });
+    state.room.wait(lock,
+                    [&]() GP_REQUIRES(state.mutex) { return state.error || state.queued_bytes <= most - data.size(); });
     if (state.error) {
         const Error cause = *state.error;
         lock.unlock();
@@ -349,8 +347,8 @@ std::uint64_t Lanes::sent_up_to() const noexcept {
 
 bool Lanes::wait_landed(std::uint64_t number) {
     State& state = *state_;
-    State::Lock lock(state.mutex);
-    state.arrived.wait(lock, [&] { return state.error || state.landed.up_to() >= number; });
+    UniqueLock lock(state.mutex);
+    state.arrived.wait(lock, [&]() GP_REQUIRES(state.mutex) { return state.error || state.landed.up_to() >= number; });
     return state.landed.up_to() >= number;
 }
 
@@ -358,9 +356,9 @@ void Lanes::end(const Error& cause) {
     (void)state_->finish(cause);
 }
 
-void Lanes::close() {
+// No lane is added any more, so that the mutex is not needed, which a lane's thread may want before it ends.
+void Lanes::close() GP_NO_THREAD_SAFETY_ANALYSIS {
     end({ErrorCode::closed, "the data connections were closed"});
-    // No lane is added any more, and none goes before this does.
     for (const auto& lane : state_->lanes) {
         if (lane->sender.joinable()) lane->sender.join();
         if (lane->receiver.joinable()) lane->receiver.join();
@@ -368,7 +366,7 @@ void Lanes::close() {
 }
 
 Status Lanes::error() const {
-    const State::Lock lock(state_->mutex);
+    const Lock lock(state_->mutex);
     if (state_->error) return *state_->error;
     return {};
 }

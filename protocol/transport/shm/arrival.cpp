@@ -34,7 +34,7 @@ Result<Connection*> Arrival::inner(Clock::time_point deadline) {
     if (Connection* const ready = ready_.load(std::memory_order_acquire)) return ready;
     // One thread waits for the greeting: another that came to the socket later would wait for a ring that is not for
     // it.
-    const std::lock_guard alone(greeting_);
+    const Lock alone(greeting_);
     if (Connection* const ready = ready_.load(std::memory_order_acquire)) return ready;
     for (;;) {
         const int socket = native_handle();
@@ -43,7 +43,7 @@ Result<Connection*> Arrival::inner(Clock::time_point deadline) {
         const int came = ::poll(&entry, 1, poll_timeout_ms(deadline));
         if (came < 0 && errno == EINTR) continue;
         if (came < 0) return system_error("poll", errno);
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (shut_down_) return Error{ErrorCode::closed, "the connection was closed"};
         if (came == 0) return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
         if (!socket_) continue;
@@ -85,7 +85,7 @@ void Arrival::set_send_timeout(std::chrono::milliseconds timeout) noexcept {
 }
 
 void Arrival::shutdown() noexcept {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     shut_down_ = true;
     if (made_) {
         made_->shutdown();
@@ -95,12 +95,12 @@ void Arrival::shutdown() noexcept {
 }
 
 int Arrival::native_handle() const noexcept {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return made_ ? made_->native_handle() : socket_.get();
 }
 
 std::vector<int> Arrival::descriptors() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return made_ ? made_->descriptors() : std::vector<int>{};
 }
 
