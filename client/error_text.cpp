@@ -3,8 +3,9 @@
 #include <array>
 #include <atomic>
 #include <deque>
-#include <mutex>
 #include <string>
+
+#include "common/mutex.h"
 
 namespace gpupool::client::error_text {
 namespace {
@@ -18,9 +19,7 @@ struct Text {
 // Every value of CUDA 13.0's cuda.h, with the texts (and the spelling) that driver 580 gives: programs print and
 // compare them. docs/driver-facts.md says how they were read.
 #define GPUPOOL_TEXT(code, description) \
-    Text {                              \
-        code, #code, description        \
-    }
+    Text { code, #code, description }
 constexpr std::array texts = {
     GPUPOOL_TEXT(CUDA_SUCCESS, "no error"),
     GPUPOOL_TEXT(CUDA_ERROR_INVALID_VALUE, "invalid argument"),
@@ -201,12 +200,12 @@ CUresult from_peer(int number) noexcept {
 }
 
 bool learn(int code, std::string_view name, std::string_view description) {
-    static std::mutex mutex;
+    static Mutex mutex;
     static std::size_t learned_bytes = 0;
     if (code < 0 || static_cast<std::size_t>(code) >= max_code) return false;
     if (name.size() > max_text_bytes || description.size() > max_text_bytes) return false;
     Entry& learned = entries()[static_cast<std::size_t>(code)];
-    const std::lock_guard guard(mutex);
+    const Lock guard(mutex);
     return replace(learned.name, name, learned_bytes) && replace(learned.description, description, learned_bytes);
 }
 

@@ -8,11 +8,11 @@
 #include <cstddef>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
 
 namespace gpupool::client {
@@ -40,13 +40,13 @@ class NodeStorages {
         std::size_t bytes = 0;
         std::list<CUgraphNode>::iterator unplaced;  // where the graph is not known
     };
-    void drop(CUgraphNode node);
+    void drop(CUgraphNode node) GP_REQUIRES(mutex_);
 
-    mutable std::mutex mutex_;
-    std::unordered_map<CUgraphNode, std::unique_ptr<Kept>> by_node_;
-    std::unordered_map<CUgraph, std::unordered_set<CUgraphNode>> by_graph_;
-    std::list<CUgraphNode> unplaced_;  // in the order in which they came
-    std::size_t unplaced_bytes_ = 0;
+    mutable Mutex mutex_;
+    std::unordered_map<CUgraphNode, std::unique_ptr<Kept>> by_node_ GP_GUARDED_BY(mutex_);
+    std::unordered_map<CUgraph, std::unordered_set<CUgraphNode>> by_graph_ GP_GUARDED_BY(mutex_);
+    std::list<CUgraphNode> unplaced_ GP_GUARDED_BY(mutex_);  // in the order in which they came
+    std::size_t unplaced_bytes_ GP_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gpupool::client

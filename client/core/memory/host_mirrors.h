@@ -27,10 +27,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
 #include "protocol/codec/memory_changes.h"
 
@@ -73,27 +73,28 @@ class HostMirrors {
         bool gone = false;  // the application's memory is not there any more
         bool shared = false;
     };
-    void count();  // with mutex_ held
+    void count() GP_REQUIRES(mutex_);  // with mutex_ held
     // With mutex_ held; by the program's address, and by the GPU's, which records name.
-    const Mirror* find(std::uint64_t address) const;
-    Mirror* find_of_device(std::uint64_t address) const;  // not of what is shared
+    const Mirror* find(std::uint64_t address) const GP_REQUIRES(mutex_);
+    Mirror* find_of_device(std::uint64_t address) const GP_REQUIRES(mutex_);  // not of what is shared
     // With mutex_ held.
     static void leave_alone(Mirror& mirror);
-    void compare(Mirror& mirror, codec::SharedBlock part, const std::function<void(std::span<const std::byte>)>& emit);
+    void compare(Mirror& mirror, codec::SharedBlock part, const std::function<void(std::span<const std::byte>)>& emit)
+        GP_REQUIRES(mutex_);
 
-    std::mutex publishing_;  // taken before mutex_, and held while sending; guards what is kept for the next time:
+    Mutex publishing_;  // taken before mutex_, and held while sending; guards what is kept for the next time:
     struct ToSend {
         std::vector<std::byte> records;
         std::vector<std::size_t> ends;     // of each record
         std::vector<std::uint64_t> bases;  // of the mirrors that are compared
     } to_send_;
-    mutable std::mutex mutex_;                       // guards what follows
-    std::map<std::uint64_t, Mirror> mirrors_;        // by the program's address
-    std::map<std::uint64_t, Mirror*> device_bases_;  // by the GPU's
-    std::vector<std::byte> copy_;                    // of the application's memory, while it is compared
-    std::atomic<std::size_t> count_{0};              // of mirrors_
-    std::atomic<std::size_t> compared_{0};           // of those with a baseline: device_bases_
-    bool watching_ = false;
+    mutable Mutex mutex_;                                                  // guards what follows
+    std::map<std::uint64_t, Mirror> mirrors_ GP_GUARDED_BY(mutex_);        // by the program's address
+    std::map<std::uint64_t, Mirror*> device_bases_ GP_GUARDED_BY(mutex_);  // by the GPU's
+    std::vector<std::byte> copy_ GP_GUARDED_BY(mutex_);  // of the application's memory, while it is compared
+    std::atomic<std::size_t> count_{0};                  // of mirrors_
+    std::atomic<std::size_t> compared_{0};               // of those with a baseline: device_bases_
+    bool watching_ GP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpupool::client

@@ -3,12 +3,12 @@
 #include <sys/mman.h>
 
 #include <atomic>
-#include <mutex>
 #include <optional>
 #include <span>
 
 #include "client/core/dispatch/remote.h"
 #include "common/log.h"
+#include "common/mutex.h"
 #include "protocol/transport/shm/memory.h"
 
 namespace gpupool::client {
@@ -72,8 +72,8 @@ void* allocate_shared(Session& session, CUcontext context, std::uint64_t bytes, 
     // Descriptors are taken in the order of the commands that name them, so this is held over a sendmsg, and until the
     // worker has answered. Only allocations of pinned memory need it, and those wait for their own answers all the
     // same.
-    static auto& giving = *new std::mutex;
-    const std::lock_guard lock(giving);
+    static auto& giving = *new Mutex;
+    const Lock lock(giving);
     const Status given = session.connection().give(file->get(), address);
     const CUresult result =
         given ? remote<calls::gpHostShare>(context, CUdeviceptr{address}, bytes) : CUDA_ERROR_NOT_SUPPORTED;
@@ -98,8 +98,8 @@ CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhe
     if (!range_to_mirror()) {
         return CUDA_SUCCESS;
     }
-    static auto& making = *new std::mutex;  // one at a time: the second finds it made
-    const std::lock_guard lock(making);
+    static auto& making = *new Mutex;  // one at a time: the second finds it made
+    const Lock lock(making);
     const auto range = range_to_mirror();
     if (!range) {
         return CUDA_SUCCESS;

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +35,7 @@
 #include "client/core/tracing/trace.h"
 #include "client/core/transfers/lane_opener.h"
 #include "client/core/transfers/transfers.h"
+#include "common/mutex.h"
 #include "protocol/codec/cursor.h"
 #include "protocol/codec/handles.h"
 #include "protocol/wire/channel.h"
@@ -261,9 +261,9 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     std::vector<int> descriptors_;
     std::string id_, server_, peer_;
 
-    std::mutex output_mutex_;
-    std::vector<std::pair<std::FILE*, std::string>> output_;
-    std::size_t output_bytes_ = 0;
+    Mutex output_mutex_;
+    std::vector<std::pair<std::FILE*, std::string>> output_ GP_GUARDED_BY(output_mutex_);
+    std::size_t output_bytes_ GP_GUARDED_BY(output_mutex_) = 0;
     std::atomic<bool> has_output_{false};
 };
 

@@ -25,7 +25,6 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -33,7 +32,6 @@
 #include <map>
 #include <memory>
 #include <memory_resource>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -41,6 +39,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/mutex.h"
 #include "common/pooled.h"
 #include "protocol/wire/channel.h"
 #include "protocol/wire/lanes.h"
@@ -154,53 +153,57 @@ class Transfers {
         }
     }
     // With the lock held.
-    std::uint64_t add_upload(std::span<const std::byte> source, std::uint64_t name_bits = 0);
-    std::uint64_t add(std::unique_ptr<Upload> upload, std::uint64_t name_bits = 0);
+    std::uint64_t add_upload(std::span<const std::byte> source, std::uint64_t name_bits = 0) GP_REQUIRES(mutex_);
+    std::uint64_t add(std::unique_ptr<Upload> upload, std::uint64_t name_bits = 0) GP_REQUIRES(mutex_);
     // With the lock held: how much of a new upload is sent ahead.
-    [[nodiscard]] std::uint64_t room_ahead(std::uint64_t bytes) const;
-    void add_pulls(std::uint64_t transfer, std::uint64_t bytes, std::size_t piece_bytes, bool ahead);
-    void give_back_ahead(std::uint64_t transfer);
-    [[nodiscard]] bool was_begun(std::uint64_t transfer) const;
+    [[nodiscard]] std::uint64_t room_ahead(std::uint64_t bytes) const GP_REQUIRES(mutex_);
+    void add_pulls(std::uint64_t transfer, std::uint64_t bytes, std::size_t piece_bytes, bool ahead)
+        GP_REQUIRES(mutex_);
+    void give_back_ahead(std::uint64_t transfer) GP_REQUIRES(mutex_);
+    [[nodiscard]] bool was_begun(std::uint64_t transfer) const GP_REQUIRES(mutex_);
     static std::span<std::byte> place_of(Download* download, std::uint64_t offset, std::size_t bytes);
     // With the lock held.
     static std::optional<Part> take_part(Download& download, std::uint64_t offset, std::size_t bytes);
     // Gives the part, received and taken, to where it goes; the lock is let go meanwhile.
-    void scatter(std::unique_lock<std::mutex>& lock, Download& download, const std::optional<Part>& part);
+    void scatter(UniqueLock& lock, Download& download, const std::optional<Part>& part) GP_REQUIRES(mutex_);
     // With the lock held; whether it was the end of the transfer.
-    bool note_landed(std::uint64_t transfer, Download& download, std::size_t bytes);
-    [[nodiscard]] bool being_written(std::uint64_t transfer) const;
+    bool note_landed(std::uint64_t transfer, Download& download, std::size_t bytes) GP_REQUIRES(mutex_);
+    [[nodiscard]] bool being_written(std::uint64_t transfer) const GP_REQUIRES(mutex_);
     void answer_pulls();
     void tell_of_pull();
-    [[nodiscard]] bool may_read(const Upload& upload) const;
+    [[nodiscard]] bool may_read(const Upload& upload) const GP_REQUIRES(mutex_);
     void sent(std::uint64_t transfer, std::uint64_t bytes);
-    void wait_for_room(std::unique_lock<std::mutex>& lock, std::uint64_t bytes);
+    void wait_for_room(UniqueLock& lock, std::uint64_t bytes) GP_REQUIRES(mutex_);
     // With the lock held: which downloads come before an upload that reads there?
-    [[nodiscard]] std::vector<std::uint64_t> downloads_into(std::uint64_t lowest, std::uint64_t highest) const;
+    [[nodiscard]] std::vector<std::uint64_t> downloads_into(std::uint64_t lowest, std::uint64_t highest) const
+        GP_REQUIRES(mutex_);
     // With the lock held; whether it was the end of it.
-    bool end_upload(std::uint64_t transfer);
-    void end_download(std::uint64_t transfer);
+    bool end_upload(std::uint64_t transfer) GP_REQUIRES(mutex_);
+    void end_download(std::uint64_t transfer) GP_REQUIRES(mutex_);
 
-    mutable std::mutex mutex_;
-    mutable std::condition_variable changed_;  // a transfer ended
-    std::condition_variable pulled_;           // the first pull came
-    std::uint64_t next_ = 1;
-    std::pmr::unsynchronized_pool_resource nodes_;  // of the next two
-    std::pmr::unordered_map<std::uint64_t, std::unique_ptr<Download>> downloads_{&nodes_};
-    std::pmr::unordered_map<std::uint64_t, std::unique_ptr<Upload>> uploads_{&nodes_};
-    std::size_t named_ = 0;  // transfers under way
-    std::uint64_t named_bytes_ = 0;
-    std::uint64_t copied_bytes_ = 0;  // that are in buffers, of transfers without a name
+    mutable Mutex mutex_;
+    mutable Condition changed_;  // a transfer ended
+    Condition pulled_;           // the first pull came
+    std::uint64_t next_ GP_GUARDED_BY(mutex_) = 1;
+    std::pmr::unsynchronized_pool_resource nodes_ GP_GUARDED_BY(mutex_);  // of the next two
+    std::pmr::unordered_map<std::uint64_t, std::unique_ptr<Download>> downloads_ GP_GUARDED_BY(mutex_){&nodes_};
+    std::pmr::unordered_map<std::uint64_t, std::unique_ptr<Upload>> uploads_ GP_GUARDED_BY(mutex_){&nodes_};
+    std::size_t named_ GP_GUARDED_BY(mutex_) = 0;  // transfers under way
+    std::uint64_t named_bytes_ GP_GUARDED_BY(mutex_) = 0;
+    std::uint64_t copied_bytes_ GP_GUARDED_BY(mutex_) = 0;  // that are in buffers, of transfers without a name
     std::unordered_map<std::uint64_t, std::uint64_t>
         ahead_;  // bytes of each transfer that the worker has not taken yet
-    std::uint64_t ahead_bytes_ = 0;
-    std::deque<Pull> pulls_;
-    std::set<std::uint64_t> cancelled_;  // the newest, of which the worker may have asked for parts meanwhile
-    std::uint64_t receiving_ = 0;        // the transfer of which the receiving thread reads a part; 0: none
-    std::uint64_t receiving_offset_ = 0;
-    std::size_t receiving_bytes_ = 0;
-    std::size_t in_use_ = 0;  // parts that lanes write, and that any connection may read
-    bool ending_ = false;     // no more is sent
-    bool ended_ = false;
+    std::uint64_t ahead_bytes_ GP_GUARDED_BY(mutex_) = 0;
+    std::deque<Pull> pulls_ GP_GUARDED_BY(mutex_);
+    // The newest, of which the worker may have asked for parts meanwhile.
+    std::set<std::uint64_t> cancelled_ GP_GUARDED_BY(mutex_);
+    // The transfer of which the receiving thread reads a part; 0: none.
+    std::uint64_t receiving_ GP_GUARDED_BY(mutex_) = 0;
+    std::uint64_t receiving_offset_ GP_GUARDED_BY(mutex_) = 0;
+    std::size_t receiving_bytes_ GP_GUARDED_BY(mutex_) = 0;
+    std::size_t in_use_ GP_GUARDED_BY(mutex_) = 0;  // parts that lanes write, and that any connection may read
+    bool ending_ GP_GUARDED_BY(mutex_) = false;     // no more is sent
+    bool ended_ GP_GUARDED_BY(mutex_) = false;
     wire::Channel* channel_ = nullptr;
     wire::Lanes* lanes_ = nullptr;
     std::function<void(std::size_t)> begins_;
