@@ -100,7 +100,7 @@ void FrontDoor::open() {
 void FrontDoor::close() {
     std::list<PendingConnection> leaving;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         closing_ = true;
     }
     for (const auto& listener : listeners_) {
@@ -111,7 +111,7 @@ void FrontDoor::close() {
     }
     acceptors_.clear();
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         for (auto& visitor : pending_) {
             if (visitor.connection) {
                 visitor.connection->shutdown();
@@ -125,7 +125,7 @@ void FrontDoor::close() {
 }
 
 bool FrontDoor::closing() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return closing_;
 }
 
@@ -147,7 +147,7 @@ void FrontDoor::accept_loop(transport::Listener& listener) {
 void FrontDoor::remove_done_connections() {
     std::list<PendingConnection> done;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         for (auto visitor = pending_.begin(); visitor != pending_.end();) {
             const auto next = std::next(visitor);
             if (visitor->done) {
@@ -163,7 +163,7 @@ void FrontDoor::remove_done_connections() {
 
 void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
     remove_done_connections();
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     if (closing_) {
         return;
     }
@@ -181,7 +181,7 @@ void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
     try {
         visitor.thread = std::thread([this, &visitor] {
             ask(visitor);
-            const std::lock_guard done_lock(mutex_);
+            const Lock done_lock(mutex_);
             visitor.connection.reset();
             visitor.done = true;
         });
@@ -233,7 +233,7 @@ void FrontDoor::ask(PendingConnection& visitor) {
     };
     auto frame = wire::read_frame(connection, config_.max_hello_bytes, config_.handshake_timeout);
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (visitor.dropped) {
             return;
         }
@@ -264,7 +264,7 @@ void FrontDoor::ask(PendingConnection& visitor) {
     if (guest.purpose == Purpose::administration) {
         {
             // They stay as long as they like, so that they do not count with those who have yet to be admitted.
-            std::unique_lock lock(mutex_);
+            UniqueLock lock(mutex_);
             if (count_pending(true) >= kMaxAdministrators) {
                 lock.unlock();
                 refuse({schema::Refused::Reason::CAPACITY, "too many connections ask for the server's status"});
@@ -288,7 +288,7 @@ void FrontDoor::ask(PendingConnection& visitor) {
     }
     std::unique_ptr<Connection> moved;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         moved = std::move(visitor.connection);
     }
     house_.arrive(std::move(moved), std::move(guest));

@@ -12,12 +12,12 @@
 
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/mutex.h"
 #include "common/result.h"
 #include "protocol/transport/connection.h"
 #include "server/daemon/admission.h"
@@ -68,8 +68,8 @@ class FrontDoor {
     void accept_loop(transport::Listener& listener);
     void welcome(std::unique_ptr<transport::Connection> connection);
     void remove_done_connections();
-    bool drop_a_silent_one();                                         // with mutex_ held
-    [[nodiscard]] std::size_t count_pending(bool administers) const;  // with mutex_ held
+    bool drop_a_silent_one() GP_REQUIRES(mutex_);                                         // with mutex_ held
+    [[nodiscard]] std::size_t count_pending(bool administers) const GP_REQUIRES(mutex_);  // with mutex_ held
     void ask(PendingConnection& visitor);
     void serve_administration(transport::Connection& connection);
     bool closing();
@@ -80,9 +80,9 @@ class FrontDoor {
     House& house_;
     std::vector<std::thread> acceptors_;  // one for each listener
 
-    std::mutex mutex_;
-    std::list<PendingConnection> pending_;  // guarded by mutex_, their `connection` pointers too
-    bool closing_ = false;                  // guarded by mutex_
+    Mutex mutex_;
+    std::list<PendingConnection> pending_ GP_GUARDED_BY(mutex_);  // their `connection` pointers too
+    bool closing_ GP_GUARDED_BY(mutex_) = false;
 };
 
 // Sends Refused, as a last word. Never waits, since the daemon's one thread says it as well: what the peer does not

@@ -30,7 +30,7 @@ void Inbox::wake() {
 
 std::optional<Arrival> Inbox::post(Arrival arrival) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (closed_) {
             return arrival;
         }
@@ -43,7 +43,7 @@ std::optional<Arrival> Inbox::post(Arrival arrival) {
 Result<StatusBytes> Inbox::ask_status() {
     std::future<Result<StatusBytes>> answer;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (closed_) {
             return ending();
         }
@@ -56,7 +56,7 @@ Result<StatusBytes> Inbox::ask_status() {
 void Inbox::take(std::vector<Arrival>& arrivals, std::vector<StatusAnswer>& questions) {
     std::uint64_t count = 0;
     [[maybe_unused]] const auto taken = ::read(wake_.get(), &count, sizeof(count));
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     arrivals.swap(arrivals_);
     questions.swap(questions_);
 }
@@ -64,7 +64,7 @@ void Inbox::take(std::vector<Arrival>& arrivals, std::vector<StatusAnswer>& ques
 void Inbox::close() {
     std::vector<StatusAnswer> unanswered;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         closed_ = true;
         unanswered.swap(questions_);
     }

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "common/mutex.h"
 #include "server/softgpu/api/device_runtime.h"
 #include "server/softgpu/api/image.h"
 #include "server/softgpu/ptx/parser.h"
@@ -12,9 +13,9 @@ namespace gpupool::softgpu {
 
 struct LinkState {
     JitOptions options;
-    std::mutex mutex;
-    std::vector<std::string> units;
-    std::string image;  // what the program was given lives as long as the state
+    Mutex mutex;
+    std::vector<std::string> units GP_GUARDED_BY(mutex);
+    std::string image GP_GUARDED_BY(mutex);  // what the program was given lives as long as the state
 };
 
 namespace {
@@ -36,7 +37,7 @@ CUresult add(CUlinkState handle, CUjitInputType type, std::string unit, const ch
     const auto state = link_states().find(handle);
     if (state == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     const std::string called = name == nullptr || *name == '\0' ? "a unit" : name;
-    const std::lock_guard lock(state->mutex);
+    const Lock lock(state->mutex);
     if (type < 0 || type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
     if (type == CU_JIT_INPUT_LIBRARY && unit.find(device_runtime_member) != std::string::npos) {
         type = CU_JIT_INPUT_PTX;
@@ -62,7 +63,7 @@ CUresult complete(CUlinkState handle, void** image, std::size_t* bytes) {
     const auto state = link_states().find(handle);
     if (state == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     SOFTGPU_NOT_NULL(image);
-    const std::lock_guard lock(state->mutex);
+    const Lock lock(state->mutex);
     std::string linked = ptx::join_units(state->units);
     // Whether everything is there shows when it is compiled; what loads the image compiles it anew.
     std::shared_ptr<CompiledModule> code;

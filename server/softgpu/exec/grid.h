@@ -7,11 +7,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 
+#include "common/mutex.h"
 #include "server/softgpu/exec/block_runner.h"
 
 namespace gpupool::softgpu {
@@ -51,8 +50,8 @@ class Grid {
     std::atomic<std::uint64_t> next_cluster_{0};
     std::atomic<std::uint32_t> next_executor_{0};
     std::atomic<bool> faulted_{false};
-    std::mutex mutex_;
-    Fault fault_;
+    Mutex mutex_;
+    Fault fault_ GP_GUARDED_BY(mutex_);
 };
 
 // Threads that help with grids; one per processor but one. They never end: a kernel may never end either.
@@ -68,15 +67,15 @@ class HelperPool {
     HelperPool();
     void loop();
 
-    std::mutex mutex_;
-    std::condition_variable offered_;
-    std::condition_variable left_;
+    Mutex mutex_;
+    Condition offered_;
+    Condition left_;
     struct Offer {
         Grid* grid;
         std::uint32_t wanted;
         std::uint32_t working;
     };
-    std::deque<Offer> offers_;
+    std::deque<Offer> offers_ GP_GUARDED_BY(mutex_);
     std::uint32_t size_ = 0;
 };
 

@@ -15,7 +15,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/mutex.h"
 #include "protocol/wire/channel.h"
 #include "protocol/wire/lanes.h"
 #include "server/driver/library.h"
@@ -230,8 +230,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         notify(codec::NoticeType::hold, codec::StreamHoldNotice{0, 0, 0, held ? 1u : 0u});  // of every stream
     }};
     std::uint64_t announced_pieces_ = 0;
-    std::mutex end_mutex_;
-    std::optional<Error> end_;                          // guarded by end_mutex_
+    Mutex end_mutex_;
+    std::optional<Error> end_ GP_GUARDED_BY(end_mutex_);
     std::unordered_set<std::uint64_t> handles_ending_;  // that helpers destroy, by client handle
     std::atomic<bool> ending_{false};
     transport::Connection* connection_ = nullptr;                     // the channel's, which never attaches another

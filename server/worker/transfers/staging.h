@@ -18,10 +18,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "common/mutex.h"
 #include "server/driver/api.h"
 
 namespace gpupool::worker {
@@ -81,21 +81,21 @@ class Staging {
         std::function<void()> unused;
     };
 
-    std::size_t left(std::size_t size) const;  // chunks
-    bool grow(std::unique_lock<std::mutex>& lock, std::size_t size, std::size_t max_bytes);
-    std::span<std::byte> hand_out(const SharePtr& share, std::size_t size);
-    Block& block_of(std::byte* chunk);
-    SharePtr& holder_of(Block& block, std::byte* chunk);
-    std::function<void()> take_back(std::byte* chunk);  // what to call then, without the mutex
+    std::size_t left(std::size_t size) const GP_REQUIRES(mutex_);  // chunks
+    bool grow(UniqueLock& lock, std::size_t size, std::size_t max_bytes) GP_REQUIRES(mutex_);
+    std::span<std::byte> hand_out(const SharePtr& share, std::size_t size) GP_REQUIRES(mutex_);
+    Block& block_of(std::byte* chunk) GP_REQUIRES(mutex_);
+    SharePtr& holder_of(Block& block, std::byte* chunk) GP_REQUIRES(mutex_);
+    std::function<void()> take_back(std::byte* chunk) GP_REQUIRES(mutex_);  // what to call then, without the mutex
 
     const driver::Api& api_;
     const Sizes sizes_;
-    std::mutex mutex_;                    // guards all below, and all shares
-    std::vector<Pool> pools_;             // of each size
-    std::map<std::byte*, Block> blocks_;  // by address
-    std::vector<Ending> endings_;
-    Withheld withheld_;
-    bool withholding_ = false;
+    Mutex mutex_;                                               // guards all below, and all shares
+    std::vector<Pool> pools_ GP_GUARDED_BY(mutex_);             // of each size
+    std::map<std::byte*, Block> blocks_ GP_GUARDED_BY(mutex_);  // by address
+    std::vector<Ending> endings_ GP_GUARDED_BY(mutex_);
+    Withheld withheld_ GP_GUARDED_BY(mutex_);
+    bool withholding_ GP_GUARDED_BY(mutex_) = false;
     const std::function<void()> returned_;
 };
 
