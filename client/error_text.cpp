@@ -3,8 +3,9 @@
 #include <array>
 #include <atomic>
 #include <deque>
-#include <mutex>
 #include <string>
+
+#include "common/mutex.h"
 
 namespace gpupool::client::error_text {
 namespace {
@@ -18,9 +19,7 @@ struct Text {
 // Every value of CUDA 13.0's cuda.h, with the exact texts of driver 580, because programs print and compare them.
 // docs/driver-facts.md says how they were read.
 #define GPUPOOL_TEXT(code, description) \
-    Text {                              \
-        code, #code, description        \
-    }
+    Text { code, #code, description }
 constexpr std::array kTexts = {
     GPUPOOL_TEXT(CUDA_SUCCESS, "no error"),
     GPUPOOL_TEXT(CUDA_ERROR_INVALID_VALUE, "invalid argument"),
@@ -173,8 +172,12 @@ const Entry* entry(CUresult code) noexcept {
 // Keeps every text for ever: the application may hold the pointer.
 bool replace(std::atomic<const char*>& text, std::string_view with, std::size_t& learned_bytes) {
     const char* old = text.load(std::memory_order_relaxed);
-    if (with.empty() || (old != nullptr && with == old)) return true;
-    if (learned_bytes + with.size() + 1 > kMaxLearnedBytes) return false;
+    if (with.empty() || (old != nullptr && with == old)) {
+        return true;
+    }
+    if (learned_bytes + with.size() + 1 > kMaxLearnedBytes) {
+        return false;
+    }
     learned_bytes += with.size() + 1;
     // Never destroyed: exit handlers may still ask for a text.
     static auto* const kept = new std::deque<std::string>;
@@ -201,12 +204,16 @@ CUresult from_peer(int number) noexcept {
 }
 
 bool learn(int code, std::string_view name, std::string_view description) {
-    static std::mutex mutex;
+    static Mutex mutex;
     static std::size_t learned_bytes = 0;
-    if (code < 0 || static_cast<std::size_t>(code) >= kMaxCode) return false;
-    if (name.size() > kMaxTextBytes || description.size() > kMaxTextBytes) return false;
+    if (code < 0 || static_cast<std::size_t>(code) >= kMaxCode) {
+        return false;
+    }
+    if (name.size() > kMaxTextBytes || description.size() > kMaxTextBytes) {
+        return false;
+    }
     Entry& learned = entries()[static_cast<std::size_t>(code)];
-    const std::lock_guard guard(mutex);
+    const Lock guard(mutex);
     return replace(learned.name, name, learned_bytes) && replace(learned.description, description, learned_bytes);
 }
 

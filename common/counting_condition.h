@@ -6,10 +6,10 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
-#include <mutex>
 #include <utility>
+
+#include "common/mutex.h"
 
 namespace gpupool {
 
@@ -17,13 +17,13 @@ class CountingCondition {
   public:
     [[nodiscard]] bool has_waiters() const noexcept { return waiting_ != 0; }
     template <class Predicate>
-    void wait(std::unique_lock<std::mutex>& lock, Predicate ready) {
+    void wait(UniqueLock& lock, Predicate ready) {
         ++waiting_;
         changed_.wait(lock, std::move(ready));
         --waiting_;
     }
     template <class Predicate>
-    void wait_for(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout, Predicate ready) {
+    void wait_for(UniqueLock& lock, std::chrono::milliseconds timeout, Predicate ready) {
         ++waiting_;
         changed_.wait_for(lock, timeout, std::move(ready));
         --waiting_;
@@ -32,7 +32,7 @@ class CountingCondition {
 
   private:
     std::size_t waiting_ = 0;
-    std::condition_variable changed_;
+    Condition changed_;
 };
 
 }  // namespace gpupool

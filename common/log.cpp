@@ -16,17 +16,17 @@
 #include <cerrno>
 #include <cstdio>
 #include <memory>
-#include <mutex>
 
 #include "common/files.h"
+#include "common/mutex.h"
 
 namespace gpupool::log {
 namespace {
 
 struct State {
-    std::mutex mutex;
-    std::shared_ptr<spdlog::sinks::sink> sink;
-    Level level = Level::off;
+    Mutex mutex;
+    std::shared_ptr<spdlog::sinks::sink> sink GP_GUARDED_BY(mutex);
+    Level level GP_GUARDED_BY(mutex) = Level::off;
 };
 
 void lock_for_fork();
@@ -40,10 +40,10 @@ State& state() {
     return *instance;
 }
 
-void lock_for_fork() {
+void lock_for_fork() GP_NO_THREAD_SAFETY_ANALYSIS {
     state().mutex.lock();
 }
-void unlock_after_fork() {
+void unlock_after_fork() GP_NO_THREAD_SAFETY_ANALYSIS {
     state().mutex.unlock();
 }
 
@@ -53,7 +53,7 @@ void install(std::shared_ptr<spdlog::sinks::sink> sink, Level level) {
     // Time, process, thread, message. write() puts the level into the message, under the name that settings use.
     sink->set_formatter(std::make_unique<spdlog::pattern_formatter>("%Y-%m-%d %H:%M:%S.%e %P:%t %v"));
     State& current = state();
-    const std::lock_guard lock(current.mutex);
+    const Lock lock(current.mutex);
     current.sink = std::move(sink);
     current.level = level;
     detail::threshold.store(level, std::memory_order_relaxed);
@@ -107,7 +107,7 @@ void detail::write(Level level, fmt::string_view format, fmt::format_args argume
         fmt::vformat_to(fmt::appender(text), format, arguments);
         const spdlog::details::log_msg message({}, spdlog::level::info, {text.data(), text.size()});
         State& current = state();
-        const std::lock_guard lock(current.mutex);
+        const Lock lock(current.mutex);
         if (!current.sink || level < current.level) return;
         current.sink->log(message);
         current.sink->flush();

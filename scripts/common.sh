@@ -1,4 +1,5 @@
 # Sourced by the scripts beside it: the source folder, messages, the number of jobs. Bash.
+# shellcheck shell=bash disable=SC2034
 
 set -euo pipefail
 GPUPOOL_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

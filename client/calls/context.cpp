@@ -1,7 +1,5 @@
 // Contexts: the client keeps which one is current; the server makes and ends them.
 
-#include <mutex>
-
 #include "client/calls/handlers.h"
 #include "client/calls/memory.h"
 #include "client/calls/texture.h"
@@ -150,7 +148,7 @@ CUresult with_primary(CUdevice dev, Act act) {
 
 CUresult release(CUdevice dev) {
     return with_primary(dev, [](Session& s, ContextState& context) {
-        const std::lock_guard lock(s.contexts.primary_mutex);
+        const Lock lock(s.contexts.primary_mutex);
         if (context.references == 0) {
             return CUDA_ERROR_INVALID_CONTEXT;
         }
@@ -160,7 +158,7 @@ CUresult release(CUdevice dev) {
 
 CUresult reset(CUdevice dev) {
     return with_primary(dev, [](Session& s, ContextState& context) {
-        const std::lock_guard lock(s.contexts.primary_mutex);
+        const Lock lock(s.contexts.primary_mutex);
         return context.live ? end_primary(s, context, true) : CUDA_SUCCESS;
     });
 }
@@ -212,7 +210,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
         return CUDA_ERROR_INVALID_DEVICE;
     }
     ContextState& context = s->contexts.primary(dev);
-    const std::lock_guard lock(s->contexts.primary_mutex);
+    const Lock lock(s->contexts.primary_mutex);
     if (!context.live) {
         CUcontext handle = context.handle;
         result = remote<calls::cuDevicePrimaryCtxRetain>(&handle, dev);

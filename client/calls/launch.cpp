@@ -10,6 +10,7 @@
 #include "client/calls/launch_config.h"
 #include "client/core/dispatch/remote.h"
 #include "client/core/images/code.h"
+#include "common/mutex.h"
 
 namespace gpupool::client::entry {
 namespace {
@@ -115,8 +116,8 @@ struct LegacyState {
     std::size_t argument_bytes = 0;
 };
 struct LegacyStates {
-    std::mutex mutex;
-    std::unordered_map<CUfunction, LegacyState> states;
+    Mutex mutex;
+    std::unordered_map<CUfunction, LegacyState> states GP_GUARDED_BY(mutex);
 };
 LegacyStates& legacy_states() {
     static auto& instance = *new LegacyStates;
@@ -129,7 +130,7 @@ CUresult change_legacy(CUfunction function, Change change) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     LegacyStates& all = legacy_states();
-    const std::lock_guard lock(all.mutex);
+    const Lock lock(all.mutex);
     return change(all.states[function]);
 }
 

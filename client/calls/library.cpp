@@ -12,7 +12,7 @@
 namespace gpupool::client {
 namespace {
 
-CUresult ensure_loaded(Library& library) {
+CUresult ensure_loaded(Library& library) GP_REQUIRES(library.loading) {
     if (library.loaded) {
         return CUDA_SUCCESS;
     }
@@ -43,23 +43,23 @@ CUresult ensure_loaded(Library& library) {
 CUfunction add_kernel_function(CUkernel kernel, const ContextState& context, CUfunction function, FunctionInfo info) {
     add_function(function, std::move(info));
     Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
+    const Lock lock(r.mutex);
     return r.kernel_functions.emplace(std::pair(kernel, context.handle), function).first->second;
 }
 
-// Needs `library.loading`.
-KernelLoad what_to_load(const Library& library, const ContextState& context) {
+KernelLoad what_to_load(const Library& library, const ContextState& context) GP_REQUIRES(library.loading) {
     Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
-    const bool is_loaded = std::any_of(library.kernels.begin(), library.kernels.end(), [&](const auto& entry) {
-        return r.kernel_functions.contains({entry.second, context.handle});
-    });
+    const Lock lock(r.mutex);
+    const bool is_loaded =
+        std::any_of(library.kernels.begin(), library.kernels.end(), [&](const auto& entry) GP_REQUIRES(r.mutex) {
+            return r.kernel_functions.contains({entry.second, context.handle});
+        });
     return is_loaded ? KernelLoad::always : KernelLoad::on_idle_gpu;
 }
 
 // `loads`: also get the function in the current context, because the program will probably launch it next.
 CUresult get_kernel(CUlibrary handle, Library& library, const char* name, bool loads, CUkernel& kernel) {
-    const std::lock_guard lock(library.loading);
+    const Lock lock(library.loading);
     if (const auto it = library.kernels.find(name); it != library.kernels.end()) {
         kernel = it->second;
         return CUDA_SUCCESS;
@@ -116,11 +116,13 @@ CUresult load_library(CUlibrary* library, const void* code, JitOptions options, 
             log::error("a code image cannot be read: {}", image.error().message);
             return CUDA_ERROR_INVALID_IMAGE;
         }
+        const Lock lock(entry->loading);
         entry->image = std::move(*image);
     }
     // Only an image that stays in place and needs no log may be loaded later. Otherwise the program expects the result
     // now.
     if (!preserved || wants_log) {
+        const Lock lock(entry->loading);
         result = ensure_loaded(*entry);
         entry->options = {};
         if (result != CUDA_SUCCESS) {
@@ -129,7 +131,7 @@ CUresult load_library(CUlibrary* library, const void* code, JitOptions options, 
     }
     const auto handle = codec::from_wire<CUlibrary>(s->mint(codec::HandleKind::library));
     Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
+    const Lock lock(r.mutex);
     r.libraries[handle] = std::move(entry);
     *library = handle;
     return CUDA_SUCCESS;
@@ -172,7 +174,7 @@ CUresult cuLibraryUnload(CUlibrary library) {
     }
     CUresult result = CUDA_SUCCESS;
     {
-        const std::lock_guard lock(known->loading);
+        const Lock lock(known->loading);
         if (known->loaded) {
             result = remote<calls::cuLibraryUnload>(known->remote_handle);
         }
@@ -204,7 +206,7 @@ CUresult loaded_library(CUlibrary library, std::shared_ptr<Library>& known) {
     if (known == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    const std::lock_guard lock(known->loading);
+    const Lock lock(known->loading);
     return ensure_loaded(*known);
 }
 
@@ -276,7 +278,7 @@ CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    const std::lock_guard lock(known->loading);
+    const Lock lock(known->loading);
     if (known->module == nullptr) {
         result = remote<calls::gpLibraryModule>(&known->module, known->remote_handle);
         if (result != CUDA_SUCCESS) {
@@ -312,7 +314,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
     Registry& r = registry();
     const std::pair key(kernel, context->handle);
     {
-        const std::lock_guard lock(r.mutex);
+        const Lock lock(r.mutex);
         if (const auto it = r.kernel_functions.find(key); it != r.kernel_functions.end()) {
             *pFunc = it->second;
             return CUDA_SUCCESS;

@@ -3,12 +3,12 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "client/calls/handlers.h"
 #include "client/core/dispatch/remote.h"
 #include "client/core/images/images.h"
 #include "client/core/images/jit_options.h"
+#include "common/mutex.h"
 
 namespace gpupool::client::entry {
 namespace {
@@ -19,8 +19,8 @@ struct Link {
 };
 
 struct Links {
-    std::mutex mutex;
-    std::map<CUlinkState, std::shared_ptr<Link>> states;
+    Mutex mutex;
+    std::map<CUlinkState, std::shared_ptr<Link>> states GP_GUARDED_BY(mutex);
 };
 Links& links() {
     static auto& instance = *new Links;
@@ -29,7 +29,7 @@ Links& links() {
 
 std::shared_ptr<Link> find_link(CUlinkState state) {
     Links& all = links();
-    const std::lock_guard lock(all.mutex);
+    const Lock lock(all.mutex);
     const auto it = all.states.find(state);
     return it == all.states.end() ? nullptr : it->second;
 }
@@ -46,7 +46,7 @@ CUresult create(unsigned count, CUjit_option* options, void** values, CUlinkStat
                                     static_cast<unsigned>(link->options.names.size()), link->options.log_bytes());
     if (result == CUDA_SUCCESS) {
         Links& all = links();
-        const std::lock_guard lock(all.mutex);
+        const Lock lock(all.mutex);
         all.states[state] = std::move(link);
         *out = state;
     }
@@ -135,7 +135,7 @@ CUresult cuLinkComplete(CUlinkState state, void** cubinOut, std::size_t* sizeOut
 CUresult cuLinkDestroy(CUlinkState state) {
     {
         Links& all = links();
-        const std::lock_guard lock(all.mutex);
+        const Lock lock(all.mutex);
         if (all.states.erase(state) == 0) {
             return CUDA_ERROR_INVALID_HANDLE;
         }

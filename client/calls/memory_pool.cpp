@@ -6,21 +6,21 @@
 
 #include <algorithm>
 #include <array>
-#include <mutex>
 
 #include "client/calls/handlers.h"
 #include "client/calls/memory.h"
 #include "client/calls/streams.h"
 #include "client/core/dispatch/remote.h"
+#include "common/mutex.h"
 
 namespace gpupool::client::entry {
 namespace {
 
 // The pools of a device, once they were needed.
 struct DevicePools {
-    std::mutex mutex;
-    CUmemoryPool standard = nullptr;  // the default pool; null: not queried yet
-    CUmemoryPool current = nullptr;
+    Mutex mutex;
+    CUmemoryPool standard GP_GUARDED_BY(mutex) = nullptr;  // the default pool; null: not queried yet
+    CUmemoryPool current GP_GUARDED_BY(mutex) = nullptr;
 };
 constexpr std::size_t kMaxDevices = 64;
 
@@ -36,7 +36,7 @@ bool is_device(const Session& s, CUdevice device) {
 // Gets the handles of the default and the current pool, from the server only once.
 CUresult learn_pools(CUdevice device, CUmemoryPool& standard, CUmemoryPool& current) {
     DevicePools& pools = pools_of(device);
-    std::unique_lock lock(pools.mutex);
+    UniqueLock lock(pools.mutex);
     if (pools.standard == nullptr) {
         lock.unlock();
         CUresult result = remote<calls::cuDeviceGetDefaultMemPool>(&standard, device);
@@ -246,7 +246,7 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
     result = remote<calls::cuDeviceSetMemPool>(dev, pool);
     if (result == CUDA_SUCCESS && known) {
         DevicePools& pools = pools_of(dev);
-        const std::lock_guard lock(pools.mutex);
+        const Lock lock(pools.mutex);
         pools.current = pool;
     }
     return result;
@@ -264,7 +264,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     Session& s = this_session();
     for (CUdevice device = 0; result == CUDA_SUCCESS && is_device(s, device); ++device) {
         DevicePools& pools = pools_of(device);
-        const std::lock_guard lock(pools.mutex);
+        const Lock lock(pools.mutex);
         if (pools.current == pool) {
             pools.current = pools.standard;  // as the driver does
         }

@@ -10,7 +10,7 @@ namespace gpupool::client {
 namespace {
 
 CUresult get_function(CUmodule handle, Module& module, const char* name, CUfunction& function) {
-    const std::lock_guard lock(module.resolving);
+    const Lock lock(module.resolving);
     if (const auto it = module.functions.find(name); it != module.functions.end()) {
         function = it->second;
         return CUDA_SUCCESS;

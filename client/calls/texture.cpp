@@ -2,12 +2,12 @@
 
 #include "client/calls/texture.h"
 
-#include <mutex>
 #include <set>
 #include <utility>
 
 #include "client/calls/handlers.h"
 #include "client/core/dispatch/remote.h"
+#include "common/mutex.h"
 
 namespace gpupool::client::entry {
 namespace {
@@ -16,21 +16,21 @@ namespace {
 class Known {
   public:
     void add(CUcontext context, unsigned long long object) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         objects_.emplace(context, object);
     }
     bool take(CUcontext context, unsigned long long object) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         return objects_.erase({context, object}) != 0;
     }
     void forget(CUcontext context) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         std::erase_if(objects_, [&](const auto& one) { return one.first == context; });
     }
 
   private:
-    std::mutex mutex_;
-    std::set<std::pair<CUcontext, unsigned long long>> objects_;
+    Mutex mutex_;
+    std::set<std::pair<CUcontext, unsigned long long>> objects_ GP_GUARDED_BY(mutex_);
 };
 
 // Never destroyed: threads may still make calls while the program exits.

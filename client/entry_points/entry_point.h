@@ -76,10 +76,8 @@ CUresult route(Handled handled, Arguments... arguments) noexcept {
         return ::gpupool::client::entry::symbol(arguments...);                                    \
     } __VA_OPT__(, ) __VA_ARGS__)
 
-#define GP_CALL(op, symbol, base, since, params, ...)     \
-    GP_EXPORT CUresult symbol(GP_TYPED(symbol, params)) { \
-        GP_FORWARD(symbol, GP_STRIP params);              \
-    }
+#define GP_CALL(op, symbol, base, since, params, ...) \
+    GP_EXPORT CUresult symbol(GP_TYPED(symbol, params)) { GP_FORWARD(symbol, GP_STRIP params); }
 #define GP_PER_THREAD(symbol, suffix, since, params)                                 \
     GP_EXPORT CUresult symbol##suffix(GP_TYPED(symbol##suffix, params)) {            \
         static_assert(std::is_same_v<decltype(&symbol), decltype(&symbol##suffix)>); \

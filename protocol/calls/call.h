@@ -42,7 +42,7 @@ template <class Call>
 inline constexpr bool is_served = has_rule(Call::kRules, Rule::served);
 // True if the call is sent under its own opcode.
 template <class Call>
-inline constexpr bool is_remote = Call::kDelivery != Delivery::local&& Call::kDelivery != Delivery::refused &&
+inline constexpr bool is_remote = Call::kDelivery != Delivery::local && Call::kDelivery != Delivery::refused &&
                                   !has_rule(Call::kRules, Rule::composed);
 template <class Call>
 inline constexpr std::uint16_t behaviour_of = [] {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <climits>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 

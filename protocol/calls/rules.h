@@ -109,6 +109,8 @@ constexpr RuleEntry address(int p) {
 constexpr RuleEntry stays(int p) {
     return {Rule::local, p};
 }
+// Words of the table, as the functions above.
+// NOLINTBEGIN(readability-identifier-naming)
 constexpr RuleEntry handled{Rule::handled};
 constexpr RuleEntry composed{Rule::composed};
 constexpr RuleEntry served{Rule::served};
@@ -120,6 +122,7 @@ constexpr RuleEntry no_capture{Rule::no_capture};
 constexpr RuleEntry needs_no_driver{Rule::needs_no_driver};
 constexpr RuleEntry gets_in{Rule::gets_in};
 constexpr RuleEntry gets_in_first{Rule::gets_in_first};
+// NOLINTEND(readability-identifier-naming)
 constexpr RuleEntry because(const char* why) {
     return {Rule::because, -1, -1, 0, why};
 }

@@ -35,7 +35,7 @@ constexpr int kMaxDestructorRounds = 4;
 
 CUresult ContextStorage::put(CUcontext context, void* key, void* value, StorageDestructor destructor) noexcept {
     try {
-        const std::lock_guard guard(mutex_);
+        const Lock guard(mutex_);
         Entries& entries = contexts_[context];
         for (const Entry& entry : entries) {
             if (entry.key == key) return CUDA_ERROR_INVALID_HANDLE;
@@ -57,7 +57,7 @@ CUresult ContextStorage::get(CUcontext context, void* key, void** value) noexcep
         *value = memory.value;
         return CUDA_SUCCESS;
     }
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     const auto entries = contexts_.find(context);
     if (entries == contexts_.end()) return CUDA_ERROR_INVALID_HANDLE;
     for (const Entry& entry : entries->second) {
@@ -70,7 +70,7 @@ CUresult ContextStorage::get(CUcontext context, void* key, void** value) noexcep
 }
 
 CUresult ContextStorage::remove(CUcontext context, void* key) noexcept {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     const auto entries = contexts_.find(context);
     if (entries == contexts_.end()) return CUDA_ERROR_INVALID_HANDLE;
     const auto entry = std::find_if(entries->second.begin(), entries->second.end(),
@@ -86,7 +86,7 @@ void ContextStorage::context_ends(CUcontext context) noexcept {
     for (int round = 0; round < kMaxDestructorRounds; ++round) {
         Entries ended;
         {
-            const std::lock_guard guard(mutex_);
+            const Lock guard(mutex_);
             const auto entries = contexts_.find(context);
             if (entries == contexts_.end()) return;
             ended.swap(entries->second);
@@ -103,8 +103,9 @@ void ContextStorage::context_ends(CUcontext context) noexcept {
 ContextStorage& context_storage() noexcept {
     // Never destroyed: cudart removes its keys when the process exits.
     static ContextStorage* const storage = [] {
-        pthread_atfork([] { context_storage().lock(); }, [] { context_storage().unlock(); },
-                       [] { context_storage().unlock(); });
+        pthread_atfork([]() GP_NO_THREAD_SAFETY_ANALYSIS { context_storage().lock(); },
+                       []() GP_NO_THREAD_SAFETY_ANALYSIS { context_storage().unlock(); },
+                       []() GP_NO_THREAD_SAFETY_ANALYSIS { context_storage().unlock(); });
         return new ContextStorage;
     }();
     return *storage;

@@ -10,10 +10,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
 
 namespace gpupool::client::export_tables {
@@ -33,8 +33,8 @@ class ContextStorage {
     void context_ends(CUcontext context) noexcept;
 
     // Called around fork(), so that the mutex is not locked in the child.
-    void lock() noexcept { mutex_.lock(); }
-    void unlock() noexcept { mutex_.unlock(); }
+    void lock() noexcept GP_ACQUIRE(mutex_) { mutex_.lock(); }
+    void unlock() noexcept GP_RELEASE(mutex_) { mutex_.unlock(); }
 
   private:
     struct Entry {
@@ -44,8 +44,8 @@ class ContextStorage {
     };
     using Entries = std::vector<Entry>;  // a handful per context: one per library
 
-    std::mutex mutex_;
-    std::unordered_map<CUcontext, Entries> contexts_;
+    Mutex mutex_;
+    std::unordered_map<CUcontext, Entries> contexts_ GP_GUARDED_BY(mutex_);
     // Incremented with the mutex held; starts at 1, so that a thread's empty cache matches nothing.
     std::atomic<std::uint64_t> generation_{1};
 };

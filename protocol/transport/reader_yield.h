@@ -10,9 +10,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <thread>
 
+#include "common/mutex.h"
 #include "common/spin.h"
 #include "common/unique_fd.h"
 
@@ -33,17 +33,19 @@ class ReaderYield {
     }
 
     void begin() noexcept {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         pollers_.store(pollers_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
     // `arrange` returns whether the sleeping reader will notice new data without being woken now.
     template <class Arrange>
     void end(Arrange arrange) noexcept {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         const unsigned left = pollers_.load(std::memory_order_relaxed) - 1;
         pollers_.store(left, std::memory_order_release);
-        if (left != 0 || !asleep_ || arrange()) return;
+        if (left != 0 || !asleep_ || arrange()) {
+            return;
+        }
         const std::uint64_t one = 1;
         (void)!::write(wake_.get(), &one, sizeof(one));
     }
@@ -58,26 +60,30 @@ class ReaderYield {
             const auto mine = [&] { return pollers_.load(std::memory_order_acquire) == 0 && readable(); };
             if (foreign_polls_ >= kPollsUntilDozing) {
                 std::this_thread::sleep_for(kDozeTime);
-                if (!others()) foreign_polls_ = 0;
+                if (!others()) {
+                    foreign_polls_ = 0;
+                }
             } else if (!spin_.until([&] { return mine() || others(); })) {
                 return false;
             } else if (others()) {
                 note_others();
             }
-            if (mine()) return true;
+            if (mine()) {
+                return true;
+            }
         }
     }
     // The reader is about to sleep. `prepare(alone)` returns false if it must not; `alone` is whether no thread polls.
     // The reader counts as asleep until wake_up(), whose `done` runs with the mutex held, as `prepare` does.
     template <class Prepare>
     bool fall_asleep(Prepare prepare) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         asleep_ = prepare(pollers_.load(std::memory_order_relaxed) == 0);
         return asleep_;
     }
     template <class Done>
     void wake_up(Done done) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         asleep_ = false;
         done();
     }
@@ -96,10 +102,10 @@ class ReaderYield {
     static constexpr unsigned kPollsUntilDozing = 64;
     static constexpr std::chrono::microseconds kDozeTime{50};
 
-    std::mutex mutex_;
+    Mutex mutex_;
     std::atomic<unsigned> pollers_{0};     // read without the mutex
     std::atomic<std::uint32_t> polls_{0};  // how many have begun; read without the mutex
-    bool asleep_ = false;
+    bool asleep_ GP_GUARDED_BY(mutex_) = false;
     const UniqueFd wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     Spin spin_;                   // used by the reader only, as the next two
     unsigned foreign_polls_ = 0;  // in a row

@@ -46,10 +46,14 @@ void Channel::State::wake_all_threads() {
 }
 
 // Breaks or ends the channel and makes both threads leave the connection. Keeps the first cause.
-void Channel::State::fail(Lock& lock, Error cause, bool resumable) {
-    if (phase == Phase::ended) return;
+void Channel::State::fail(UniqueLock& lock, Error cause, bool resumable) {
+    if (phase == Phase::ended) {
+        return;
+    }
     if (resumable && limits.resume && !closing && !peer_goodbye) {
-        if (phase == Phase::broken) return;
+        if (phase == Phase::broken) {
+            return;
+        }
         phase = Phase::broken;
         break_cause = std::move(cause);
     } else {
@@ -57,14 +61,14 @@ void Channel::State::fail(Lock& lock, Error cause, bool resumable) {
         error = closing ? closed_here() : std::move(cause);
     }
     ReleasedFrames released;
-    if (phase == Phase::ended && !sending)
+    if (phase == Phase::ended && !sending) {
         outbox.clear(released);  // else the sending thread does it when its call returns
+    }
     const auto broken = connection;
     wake_all_threads();
-    lock.unlock();
+    const Unlocked unlocked(lock, mutex);
     broken->shutdown();
     released.clear();
-    lock.lock();
 }
 
 Channel::Channel(std::unique_ptr<transport::Connection> connection, Receiver& receiver, Limits limits)
@@ -76,8 +80,10 @@ Channel::~Channel() {
 
 void Channel::start() {
     State& state = *state_;
-    const State::Lock lock(state.mutex);
-    if (state.started || state.closing) return;
+    const Lock lock(state.mutex);
+    if (state.started || state.closing) {
+        return;
+    }
     state.started = true;
     state.reader = quiet_thread("gpupool-read", [&state] { state.run_reader(); });
     state.pump = quiet_thread("gpupool-pump", [&state] { state.run_pump(); });
@@ -85,8 +91,8 @@ void Channel::start() {
 
 void Channel::close(std::chrono::milliseconds timeout) {
     State& state = *state_;
-    const std::lock_guard one_at_a_time(state.closing_call);
-    State::Lock lock(state.mutex);
+    const Lock one_at_a_time(state.closing_call);
+    UniqueLock lock(state.mutex);
     const bool first = !state.closing;
     state.closing = true;
     state.room.notify_all();
@@ -95,25 +101,32 @@ void Channel::close(std::chrono::milliseconds timeout) {
         frame.type = FrameType::goodbye;
         const auto goodbye = state.outbox.add_frame(std::move(frame));
         state.wake_pump(state.prepare_wakeup());
-        state.progress.wait_for(
-            lock, timeout, [&] { return state.phase != State::Phase::open || state.outbox.acknowledged() >= goodbye; });
+        state.progress.wait_for(lock, timeout, [&]() GP_REQUIRES(state.mutex) {
+            return state.phase != State::Phase::open || state.outbox.acknowledged() >= goodbye;
+        });
     }
     state.fail(lock, closed_here(), false);
     state.stopping = true;
     state.wake_all_threads();
-    state.progress.wait(lock, [&] { return !state.sending; });
+    state.progress.wait(lock, [&]() GP_REQUIRES(state.mutex) { return !state.sending; });
     lock.unlock();
-    if (state.pump.joinable()) state.pump.join();
-    if (state.reader.joinable()) state.reader.join();
+    if (state.pump.joinable()) {
+        state.pump.join();
+    }
+    if (state.reader.joinable()) {
+        state.reader.join();
+    }
 }
 
 Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::uint64_t peer_received) {
     State& state = *state_;
-    const std::lock_guard one_at_a_time(state.attaching);
-    State::Lock lock(state.mutex);
+    const Lock one_at_a_time(state.attaching);
+    UniqueLock lock(state.mutex);
     using Phase = State::Phase;
     using Reading = State::Reading;
-    if (state.phase == Phase::ended) return *state.error;
+    if (state.phase == Phase::ended) {
+        return *state.error;
+    }
     if (!state.limits.resume || !state.started) {
         return Error{ErrorCode::unsupported, "this channel cannot be resumed: it was not set up for it"};
     }
@@ -127,11 +140,15 @@ Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::u
                                  peer_received, state.outbox.attempted())};
     }
     state.fail(lock, {ErrorCode::closed, "the connection was replaced by a new one"}, true);
-    const auto reader_done = [&] {
+    const auto reader_done = [&]() GP_NO_THREAD_SAFETY_ANALYSIS {
         return reporting || (state.reading == Reading::idle && state.reader_generation == state.generation);
     };
-    state.progress.wait(lock, [&] { return state.phase == Phase::ended || (!state.sending && reader_done()); });
-    if (state.phase == Phase::ended) return *state.error;
+    state.progress.wait(lock, [&]() GP_REQUIRES(state.mutex) {
+        return state.phase == Phase::ended || (!state.sending && reader_done());
+    });
+    if (state.phase == Phase::ended) {
+        return *state.error;
+    }
 
     // Acknowledgements may exceed `peer_received`, if the old connection still delivered frames after the peer had read
     // its number: then they are the more recent information.
@@ -155,19 +172,21 @@ void Channel::observe(TrafficObserver* observer) noexcept {
 }
 
 std::uint64_t Channel::last_received() const noexcept {
-    const State::Lock lock(state_->mutex);
+    const Lock lock(state_->mutex);
     return state_->received;
 }
 
 Counters Channel::counters() const noexcept {
-    const State::Lock lock(state_->mutex);
+    const Lock lock(state_->mutex);
     return {state_->frames_sent, state_->frames_received.load(std::memory_order_relaxed), state_->bytes_sent,
             state_->bytes_received.load(std::memory_order_relaxed), state_->writes};
 }
 
 Status Channel::error() const {
-    const State::Lock lock(state_->mutex);
-    if (state_->error) return *state_->error;
+    const Lock lock(state_->mutex);
+    if (state_->error) {
+        return *state_->error;
+    }
     return {};
 }
 

@@ -34,10 +34,14 @@ Stop lost(const Error& cause) {
 class Observed {
   public:
     Observed(TrafficObserver* observer, const FrameHeader& header) : observer_(observer), header_(header) {
-        if (observer_ != nullptr) begin_ = std::chrono::steady_clock::now();
+        if (observer_ != nullptr) {
+            begin_ = std::chrono::steady_clock::now();
+        }
     }
     ~Observed() {
-        if (observer_ == nullptr) return;
+        if (observer_ == nullptr) {
+            return;
+        }
         observer_->received(0, header_.type, kHeaderBytes + header_.payload_bytes, begin_,
                             std::chrono::steady_clock::now());
     }
@@ -53,7 +57,9 @@ class Observed {
 std::optional<Stop> check_kind(const FrameHeader& header) {
     switch (header.type) {
         case FrameType::ack:
-            if (header.sequence == 0 && header.payload_bytes == 0) return std::nullopt;
+            if (header.sequence == 0 && header.payload_bytes == 0) {
+                return std::nullopt;
+            }
             return violation("received an acknowledgement with a sequence number or a payload");
         case FrameType::hello:
         case FrameType::welcome:
@@ -61,17 +67,23 @@ std::optional<Stop> check_kind(const FrameHeader& header) {
             return violation(fmt::format("received a handshake frame (type {}) in a running session",
                                          static_cast<unsigned>(header.type)));
         case FrameType::goodbye:
-            if (header.payload_bytes != 0) return violation("received a goodbye with a payload");
+            if (header.payload_bytes != 0) {
+                return violation("received a goodbye with a payload");
+            }
             break;
         case FrameType::bulk:
-            if (header.payload_bytes <= sizeof(BulkHeader)) return violation("received a bulk frame without data");
+            if (header.payload_bytes <= sizeof(BulkHeader)) {
+                return violation("received a bulk frame without data");
+            }
             break;
         case FrameType::packed: return violation("received a packed frame over a session's own connection");
         case FrameType::commands:
         case FrameType::replies:
         case FrameType::control: break;
     }
-    if (header.sequence == 0) return violation("received a session's frame without a sequence number");
+    if (header.sequence == 0) {
+        return violation("received a session's frame without a sequence number");
+    }
     return std::nullopt;
 }
 
@@ -80,12 +92,15 @@ std::optional<Stop> check_kind(const FrameHeader& header) {
 thread_local const Channel::State* Channel::State::reading_here = nullptr;
 
 void Channel::State::run_reader() {
-    Lock lock(mutex);
+    UniqueLock lock(mutex);
     reading_here = this;
     for (;;) {
         // A connection that broke before the first read is processed as well, so that every break is reported once.
-        reader_wake.wait(lock, [&] { return phase == Phase::ended || generation != reader_generation; });
-        if (generation == reader_generation) break;
+        reader_wake.wait(lock,
+                         [&]() GP_REQUIRES(mutex) { return phase == Phase::ended || generation != reader_generation; });
+        if (generation == reader_generation) {
+            break;
+        }
         reader_generation = generation;
         const auto from = connection;
         reading = Reading::reading;
@@ -105,60 +120,84 @@ void Channel::State::run_reader() {
 
 Stop Channel::State::read_frames(transport::Connection& from) {
     {
-        const std::lock_guard role(receiving);
+        const Lock role(receiving);
         reading_from = &from;
         frames.emplace(from);
         applied = 0;
         polled_stop.reset();
     }
     std::optional<Stop> stop;
-    while (!stop) stop = read_after_arrival(from);
+    while (!stop) {
+        stop = read_after_arrival(from);
+    }
     return std::move(*stop);
 }
 
 std::optional<Stop> Channel::State::read_after_arrival(transport::Connection& from) {
     const bool polls = can_poll.load(std::memory_order_relaxed);
     const auto arrived = polls ? from.wait_arrival() : Status();
-    const std::lock_guard role(receiving);
+    const Lock role(receiving);
     std::optional<Stop> stop = std::move(polled_stop);  // set by a polling thread, it ended the wait
-    if (!stop && !arrived) stop = lost(arrived.error());
-    if (!stop && polls && from.arrived_bytes() == 0) return std::nullopt;  // a polling thread received it
+    if (!stop && !arrived) {
+        stop = lost(arrived.error());
+    }
+    if (!stop && polls && from.arrived_bytes() == 0) {
+        return std::nullopt;  // a polling thread received it
+    }
     while (!stop) {
         stop = read_if_memory_allows(*frames);
-        if (frames->buffered_bytes() == 0) break;
+        if (frames->buffered_bytes() == 0) {
+            break;
+        }
     }
-    if (stop) reading_from = nullptr;
+    if (stop) {
+        reading_from = nullptr;
+    }
     return stop;
 }
 
 // Whether reading the next frame will not block: it is buffered, or its remainder has arrived at `beyond`.
 bool Channel::State::frame_has_arrived(const transport::Connection* beyond) const {
     std::array<std::byte, kHeaderBytes> bytes;
-    if (!frames->peek(bytes)) return false;
+    if (!frames->peek(bytes)) {
+        return false;
+    }
     const auto header = decode(bytes);
-    if (!header) return true;
+    if (!header) {
+        return true;
+    }
     const std::size_t frame_bytes = kHeaderBytes + header->payload_bytes;
     const std::size_t buffered = frames->buffered_bytes();
     return buffered >= frame_bytes || (beyond != nullptr && buffered + beyond->arrived_bytes() >= frame_bytes);
 }
 
 Channel::State::PollResult Channel::State::poll_frames(transport::Connection& from) {
-    const std::unique_lock role(receiving, std::try_to_lock);
-    if (!role) return PollResult::busy;
-    if (reading_from != &from || polled_stop) return PollResult::ended;
+    if (!receiving.try_lock()) {
+        return PollResult::busy;
+    }
+    const Lock role(receiving, std::adopt_lock);
+    if (reading_from != &from || polled_stop) {
+        return PollResult::ended;
+    }
     const auto* const before = std::exchange(reading_here, this);
     std::size_t taken = 0;
     for (; !polled_stop; ++taken) {
-        if (taken != 0 && frames->buffered_bytes() == 0) break;  // asking for more can cost a system call
+        if (taken != 0 && frames->buffered_bytes() == 0) {
+            break;  // asking for more can cost a system call
+        }
         // All buffered frames are processed, because the reader would not notice their arrival.
         const bool more = taken < kMaxFramesPerPoll;
-        if (more) frames->gather(kHeaderBytes);
-        if (!frame_has_arrived(more ? &from : nullptr)) break;
+        if (more) {
+            frames->gather(kHeaderBytes);
+        }
+        if (!frame_has_arrived(more ? &from : nullptr)) {
+            break;
+        }
         polled_stop = read_if_memory_allows(*frames);
     }
     reading_here = before;
     if (polled_stop) {  // the reader wakes and reports it; recorded here, because the pump may notice the end earlier
-        Lock lock(mutex);
+        UniqueLock lock(mutex);
         fail(lock, polled_stop->cause, polled_stop->resumable);
     }
     return taken != 0                      ? PollResult::received
@@ -169,27 +208,35 @@ Channel::State::PollResult Channel::State::poll_frames(transport::Connection& fr
 Channel::PollingReceiver::PollingReceiver(Channel& channel) : channel_(channel) {
     State& state = *channel.state_;
     {
-        const State::Lock lock(state.mutex);
+        const Lock lock(state.mutex);
         connection_ = state.connection;
     }
     connection_->begin_polling();
 }
 
 void Channel::PollingReceiver::end() {
-    if (const auto polled = std::exchange(connection_, nullptr)) polled->end_polling();
+    if (const auto polled = std::exchange(connection_, nullptr)) {
+        polled->end_polling();
+    }
 }
 
 void Channel::PollingReceiver::poll() {
     State& state = *channel_.state_;
-    if (!connection_ || !state.can_poll.load(std::memory_order_relaxed)) return;
-    if (!connection_->may_have_data()) return;
+    if (!connection_ || !state.can_poll.load(std::memory_order_relaxed)) {
+        return;
+    }
+    if (!connection_->may_have_data()) {
+        return;
+    }
     switch (state.poll_frames(*connection_)) {
         case State::PollResult::received: incomplete_ = 0; break;
         case State::PollResult::nothing:
         case State::PollResult::busy: break;
         // The rest arrives soon, or does not fit: then the reader, which may block, receives it.
         case State::PollResult::incomplete:
-            if (++incomplete_ >= kMaxIncompletePolls) end();
+            if (++incomplete_ >= kMaxIncompletePolls) {
+                end();
+            }
             break;
         case State::PollResult::ended: end(); break;
     }
@@ -206,22 +253,34 @@ std::optional<Stop> Channel::State::read_if_memory_allows(FrameReader& reader) {
 
 std::optional<Stop> Channel::State::read_one(FrameReader& reader) {
     std::array<std::byte, kHeaderBytes> bytes;
-    if (auto status = reader.read(bytes); !status) return lost(status.error());
+    if (auto status = reader.read(bytes); !status) {
+        return lost(status.error());
+    }
     const auto header = decode(bytes);
-    if (!header) return Stop{header.error(), header.error().code == ErrorCode::invalid_input};
-    if (auto stop = check_kind(*header)) return stop;
+    if (!header) {
+        return Stop{header.error(), header.error().code == ErrorCode::invalid_input};
+    }
+    if (auto stop = check_kind(*header)) {
+        return stop;
+    }
     const Observed observed(observer.load(std::memory_order_acquire), *header);
     frames_received.fetch_add(1, std::memory_order_relaxed);
     bytes_received.fetch_add(kHeaderBytes + header->payload_bytes, std::memory_order_relaxed);
     if (header->acknowledged > applied) {
         applied = header->acknowledged;
-        if (auto stop = apply_acknowledged(applied)) return stop;
+        if (auto stop = apply_acknowledged(applied)) {
+            return stop;
+        }
     }
-    if (header->type == FrameType::ack) return std::nullopt;
+    if (header->type == FrameType::ack) {
+        return std::nullopt;
+    }
 
     const std::uint64_t last = received;  // written by the receiving thread only
     if (header->sequence <= last) {       // sent again after a break, although it had arrived
-        if (auto status = reader.skip(header->payload_bytes); !status) return lost(status.error());
+        if (auto status = reader.skip(header->payload_bytes); !status) {
+            return lost(status.error());
+        }
         return std::nullopt;
     }
     if (header->sequence != last + 1) {
@@ -236,8 +295,12 @@ std::optional<Stop> Channel::State::read_one(FrameReader& reader) {
 
 std::optional<Stop> Channel::State::take_bulk(FrameReader& reader, const FrameHeader& header) {
     std::array<std::byte, sizeof(BulkHeader)> prefix;
-    if (auto status = reader.read(prefix); !status) return lost(status.error());
-    if (payload_crc(header.type, prefix) != header.payload_crc) return damaged(header.sequence);
+    if (auto status = reader.read(prefix); !status) {
+        return lost(status.error());
+    }
+    if (payload_crc(header.type, prefix) != header.payload_crc) {
+        return damaged(header.sequence);
+    }
     BulkHeader bulk;
     std::memcpy(&bulk, prefix.data(), sizeof(bulk));
     const std::size_t bytes = header.payload_bytes - sizeof(bulk);
@@ -261,8 +324,12 @@ std::optional<Stop> Channel::State::take_bulk(FrameReader& reader, const FrameHe
 std::optional<Stop> Channel::State::take_frame(FrameReader& reader, const FrameHeader& header) {
     auto payload = std::make_unique_for_overwrite<std::byte[]>(header.payload_bytes);
     const std::span<std::byte> bytes(payload.get(), header.payload_bytes);
-    if (auto status = reader.read(bytes); !status) return lost(status.error());
-    if (payload_crc(header.type, bytes) != header.payload_crc) return damaged(header.sequence);
+    if (auto status = reader.read(bytes); !status) {
+        return lost(status.error());
+    }
+    if (payload_crc(header.type, bytes) != header.payload_crc) {
+        return damaged(header.sequence);
+    }
     mark_received(header, false);
     receiver.on_frame(header.type, std::move(payload), bytes.size());
     return std::nullopt;
@@ -271,16 +338,17 @@ std::optional<Stop> Channel::State::take_frame(FrameReader& reader, const FrameH
 // Exceptionally waits for the sending side: nothing more is read afterwards, so nothing can be delayed.
 Stop Channel::State::take_goodbye(const FrameHeader& header) {
     mark_received(header, true);
-    Lock lock(mutex);
+    UniqueLock lock(mutex);
     peer_goodbye = true;
-    progress.wait_for(lock, kFarewellTimeout,
-                      [&] { return phase != Phase::open || acknowledged_to_peer >= header.sequence; });
+    progress.wait_for(lock, kFarewellTimeout, [&]() GP_REQUIRES(mutex) {
+        return phase != Phase::open || acknowledged_to_peer >= header.sequence;
+    });
     return {{ErrorCode::closed, "the other side ended the session"}, false};
 }
 
 std::optional<Stop> Channel::State::apply_acknowledged(std::uint64_t sequence) {
     ReleasedFrames released;
-    Lock lock(mutex);
+    UniqueLock lock(mutex);
     const auto attempted = outbox.attempted();
     if (!outbox.acknowledge(sequence, released)) {
         return violation(fmt::format("frame {} was acknowledged, but only {} were sent", sequence, attempted));
@@ -290,11 +358,15 @@ std::optional<Stop> Channel::State::apply_acknowledged(std::uint64_t sequence) {
 }
 
 void Channel::State::mark_received(const FrameHeader& header, bool prompt) {
-    Lock lock(mutex);
+    UniqueLock lock(mutex);
     received = header.sequence;
     received_since_ack_bytes += kHeaderBytes + header.payload_bytes;
-    if (prompt || received_since_ack_bytes >= acknowledge_every_bytes) ack_urgent = true;
-    if (ack_urgent || pump_state == PumpState::sleeping) unlock_and_wake_pump(lock);
+    if (prompt || received_since_ack_bytes >= acknowledge_every_bytes) {
+        ack_urgent = true;
+    }
+    if (ack_urgent || pump_state == PumpState::sleeping) {
+        unlock_and_wake_pump(lock);
+    }
 }
 
 }  // namespace gpupool::wire

@@ -64,8 +64,12 @@ void Batch::build(std::uint64_t acknowledged) {
         }
         write_header(frame, frame.sequence, acknowledged, bulk ? bulk_headers[i] : data, headers[i]);
         add(headers[i]);
-        if (bulk) add(bulk_headers[i]);
-        if (!data.empty()) add(data);
+        if (bulk) {
+            add(bulk_headers[i]);
+        }
+        if (!data.empty()) {
+            add(data);
+        }
     }
 }
 
@@ -75,25 +79,38 @@ void Batch::drop(std::size_t bytes) {
         const std::size_t part = std::min(bytes, first.size());
         first = first.subspan(part);
         bytes -= part;
-        if (first.empty()) buffers.erase(buffers.begin());
+        if (first.empty()) {
+            buffers.erase(buffers.begin());
+        }
     }
 }
 
 // Blocks until `bytes` more may be retained; appends are served in the order in which they began to wait.
-Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, AppendTicket& ticket) {
-    const auto over = [&] { return phase == Phase::ended || closing; };
-    const auto fits = [&](std::size_t times) {
+Status Channel::State::wait_for_room(UniqueLock& lock, std::size_t bytes,
+                                     AppendTicket& ticket) GP_NO_THREAD_SAFETY_ANALYSIS {
+    const auto over = [&]() GP_NO_THREAD_SAFETY_ANALYSIS { return phase == Phase::ended || closing; };
+    const auto fits = [&](std::size_t times) GP_NO_THREAD_SAFETY_ANALYSIS {
         return outbox.fits(bytes, times * limits.retained_bytes, times * limits.retained_records);
     };
-    const auto verdict = [&]() -> Status {
-        if (phase == Phase::ended) return *error;
-        if (closing) return Error{ErrorCode::closed, "the channel was closed"};
+    const auto verdict = [&]() GP_NO_THREAD_SAFETY_ANALYSIS -> Status {
+        if (phase == Phase::ended) {
+            return *error;
+        }
+        if (closing) {
+            return Error{ErrorCode::closed, "the channel was closed"};
+        }
         return {};
     };
-    if (over()) return verdict();
-    if (next_ticket == serving_ticket && fits(1)) return {};
+    if (over()) {
+        return verdict();
+    }
+    if (next_ticket == serving_ticket && fits(1)) {
+        return {};
+    }
     if (on_reader()) {
-        if (fits(2)) return {};
+        if (fits(2)) {
+            return {};
+        }
         return Error{ErrorCode::limit_exceeded, "too much unacknowledged data for an answer from a receiving thread"};
     }
     // Room becomes free when the peer acknowledges, so everything must have been sent.
@@ -101,7 +118,7 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, AppendTicket
     unlock_and_wake_pump(lock);
     receiver.on_append_waits(true);
     lock.lock();
-    room.wait(lock, [&] { return position == serving_ticket && (over() || fits(1)); });
+    room.wait(lock, [&]() GP_REQUIRES(mutex) { return position == serving_ticket && (over() || fits(1)); });
     lock.unlock();  // no other append can take the room: this ticket is being served
     receiver.on_append_waits(false);
     lock.lock();
@@ -111,8 +128,12 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, AppendTicket
 }
 
 Channel::State::AppendTicket::~AppendTicket() {
-    if (wake_next) state.room.notify_all();
-    if (!give_chunk) return;
+    if (wake_next) {
+        state.room.notify_all();
+    }
+    if (!give_chunk) {
+        return;
+    }
     std::shared_ptr<Chunk> chunk;
     try {
         chunk = std::make_shared<Chunk>(state.outbox.chunk_bytes());  // may be a system call
@@ -137,11 +158,16 @@ Channel::State::PumpWakeup Channel::State::prepare_wakeup() {
 }
 
 void Channel::State::wake_pump(PumpWakeup what) {
-    if (what == PumpWakeup::set_flag) work_flag.store(true, std::memory_order_release);
-    if (what == PumpWakeup::notify) pump_wake.notify_one();
+    if (what == PumpWakeup::set_flag) {
+        work_flag.store(true, std::memory_order_release);
+    }
+    if (what == PumpWakeup::notify) {
+        pump_wake.notify_one();
+    }
 }
 
-void Channel::State::unlock_and_wake_pump(Lock& lock) {
+// The analysis does not follow a lock that a function was given; the declaration says what callers may rely on.
+void Channel::State::unlock_and_wake_pump(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
     const PumpWakeup due = prepare_wakeup();
     lock.unlock();
     wake_pump(due);
@@ -158,7 +184,7 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Urgency urgency
     }
     State& state = *state_;
     State::AppendTicket ticket{state};
-    State::Lock lock(state.mutex);
+    UniqueLock lock(state.mutex);
     GPUPOOL_TRY(state.wait_for_room(lock, padded, ticket));
     std::byte* place = urgency == Urgency::ahead_of_bulk ? state.outbox.add_urgent_record(type, padded)
                                                          : state.outbox.add_record(type, padded);
@@ -166,7 +192,9 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Urgency urgency
     fill(context, place);
     ticket.give_chunk = state.outbox.wants_chunk();
     // If another thread is sending, that thread checks for more when it is done.
-    if (urgency == Urgency::later || urgency == Urgency::ahead_of_bulk || !state.can_send()) return {};
+    if (urgency == Urgency::later || urgency == Urgency::ahead_of_bulk || !state.can_send()) {
+        return {};
+    }
     if (urgency == Urgency::now || state.sends_itself()) {
         state.send_here(lock);
     } else if (!state.copies && (state.pump_is_asleep() || state.pump_state == State::PumpState::waking) &&
@@ -175,7 +203,6 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Urgency urgency
         // sends first and wakes the pump afterwards.
         const State::PumpWakeup due = state.prepare_wakeup();
         state.send_here(lock);
-        if (lock.owns_lock()) lock.unlock();
         state.wake_pump(due);
     } else {
         state.unlock_and_wake_pump(lock);
@@ -185,10 +212,12 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Urgency urgency
 
 Status Channel::State::append_own_frame(OutFrame frame, Urgency urgency) {
     AppendTicket ticket{*this};
-    Lock lock(mutex);
+    UniqueLock lock(mutex);
     GPUPOOL_TRY(wait_for_room(lock, frame.payload_bytes(), ticket));
     outbox.add_frame(std::move(frame));
-    if (urgency != Urgency::later) unlock_and_wake_pump(lock);
+    if (urgency != Urgency::later) {
+        unlock_and_wake_pump(lock);
+    }
     return {};
 }
 
@@ -216,7 +245,9 @@ Status Channel::append_bulk(std::uint64_t transfer, std::uint64_t offset, std::s
     // Every frame shares ownership, and so does this call: `done` runs once, when the last owner is gone, for whatever
     // reason.
     std::shared_ptr<Transfer> shared;
-    if (done) shared = std::make_shared<Transfer>(std::move(done));
+    if (done) {
+        shared = std::make_shared<Transfer>(std::move(done));
+    }
     while (!data.empty()) {
         const auto part = data.first(std::min(data.size(), state_->bulk_frame_bytes));
         OutFrame frame;
@@ -250,9 +281,11 @@ bool Channel::State::can_send() const {
 
 // Takes the sending role and collects the accumulated frames (or just an acknowledgement). Returns with the lock
 // released.
-void Channel::State::begin_batch(Lock& lock) {
+void Channel::State::begin_batch(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
     sending = true;
-    if (observer.load(std::memory_order_relaxed) != nullptr) batch_begin = std::chrono::steady_clock::now();
+    if (observer.load(std::memory_order_relaxed) != nullptr) {
+        batch_begin = std::chrono::steady_clock::now();
+    }
     outbox.collect(batch.frames, Batch::kMaxFrames, Batch::kMaxBytes);
     batch_acknowledges = received;
     lock.unlock();
@@ -261,17 +294,18 @@ void Channel::State::begin_batch(Lock& lock) {
 
 // Notifies the waiters of `room` and `progress`, and destroys the `released` frames. Releases the lock for that, unless
 // there is nothing to do.
-void Channel::State::notify_waiters(Lock& lock, ReleasedFrames& released) {
-    if (!room.has_waiters() && !progress.has_waiters() && released.empty()) return;
-    lock.unlock();
+void Channel::State::notify_waiters(UniqueLock& lock, ReleasedFrames& released) {
+    if (!room.has_waiters() && !progress.has_waiters() && released.empty()) {
+        return;
+    }
+    const Unlocked unlocked(lock, mutex);
     room.notify_all();
     progress.notify_all();
     released.clear();
-    lock.lock();
 }
 
 // Takes the lock again and gives the sending role back.
-void Channel::State::end_batch(Lock& lock, const Status& status) {
+void Channel::State::end_batch(UniqueLock& lock, const Status& status) GP_NO_THREAD_SAFETY_ANALYSIS {
     ReleasedFrames released;
     if (TrafficObserver* const watched = observer.load(std::memory_order_acquire);
         watched != nullptr && status && batch_begin != TrafficObserver::Moment()) {
@@ -289,11 +323,13 @@ void Channel::State::end_batch(Lock& lock, const Status& status) {
     } else {
         fail(lock, status.error(), true);
     }
-    if (phase == Phase::ended && !sending) outbox.clear(released);
+    if (phase == Phase::ended && !sending) {
+        outbox.clear(released);
+    }
     notify_waiters(lock, released);
 }
 
-void Channel::State::send_batch(Lock& lock) {
+void Channel::State::send_batch(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
     const auto to = connection;
     if (batch_left) {
         lock.unlock();
@@ -305,7 +341,7 @@ void Channel::State::send_batch(Lock& lock) {
 
 // Does the work of send_here() for one small frame on a connection that sends by copying: cheaper than releasing and
 // retaking the lock. Releases the lock; returns false if it did nothing.
-bool Channel::State::copy_here(Lock& lock) {
+bool Channel::State::copy_here(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
     const OutFrame* const frame = outbox.only_unsent();
     if (frame == nullptr || frame->bytes > kCopiedUnderLockBytes ||
         observer.load(std::memory_order_relaxed) != nullptr) {
@@ -316,7 +352,9 @@ bool Channel::State::copy_here(Lock& lock) {
     write_header(*frame, outbox.last_sequence(), received, data, head);
     const transport::ConstBuffer buffers[] = {head, data};
     const auto copied = connection->copy_whole(buffers);
-    if (copied == transport::Connection::Copied::nothing) return false;
+    if (copied == transport::Connection::Copied::nothing) {
+        return false;
+    }
     outbox.only_unsent_sent();
     ++writes;
     ++frames_sent;
@@ -345,8 +383,10 @@ void Channel::State::note_acknowledged(std::uint64_t sequence) {
 
 // Sends from this thread, as far as possible without blocking. Leaves to the pump what the connection does not accept
 // at once, together with the sending role, and frames appended meanwhile.
-void Channel::State::send_here(Lock& lock) {
-    if (copies && copy_here(lock)) return;
+void Channel::State::send_here(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
+    if (copies && copy_here(lock)) {
+        return;
+    }
     const auto to = connection;
     begin_batch(lock);
     const auto taken = to->send_some(batch.buffers);
@@ -363,44 +403,58 @@ void Channel::State::send_here(Lock& lock) {
     } else {
         end_batch(lock, taken ? Status() : Status(taken.error()));
     }
-    if (batch_left || can_send()) unlock_and_wake_pump(lock);
+    if (batch_left || can_send()) {
+        unlock_and_wake_pump(lock);
+    } else {
+        lock.unlock();
+    }
 }
 
 void Channel::nudge() {
     State& state = *state_;
-    State::Lock lock(state.mutex);
-    if (state.can_send()) state.send_here(lock);
+    UniqueLock lock(state.mutex);
+    if (state.can_send()) {
+        state.send_here(lock);
+    }
 }
 
 Status Channel::flush() {
     State& state = *state_;
-    State::Lock lock(state.mutex);
-    if (state.on_reader()) return Error{ErrorCode::internal, "a Receiver must not wait for its channel to send"};
-    const auto all_sent = [&outbox = state.outbox, last = state.outbox.last_sequence(),
-                           before = state.outbox.overtakes()] {
-        return outbox.sent() >= last + (outbox.overtakes() - before);
-    };
+    UniqueLock lock(state.mutex);
+    if (state.on_reader()) {
+        return Error{ErrorCode::internal, "a Receiver must not wait for its channel to send"};
+    }
+    const auto all_sent =
+        [&outbox = state.outbox, last = state.outbox.last_sequence(), before = state.outbox.overtakes()]()
+            GP_NO_THREAD_SAFETY_ANALYSIS { return outbox.sent() >= last + (outbox.overtakes() - before); };
     // Sends from this thread, which avoids the detour through the pump.
     while (state.phase != State::Phase::ended && !all_sent()) {
         if (state.can_send()) {
             state.send_batch(lock);
         } else {
-            state.progress.wait(lock,
-                                [&] { return state.phase == State::Phase::ended || all_sent() || state.can_send(); });
+            state.progress.wait(lock, [&]() GP_REQUIRES(state.mutex) {
+                return state.phase == State::Phase::ended || all_sent() || state.can_send();
+            });
         }
     }
-    if (state.phase == State::Phase::ended) return *state.error;
-    if (state.can_send()) state.unlock_and_wake_pump(lock);  // appended while this call was sending
+    if (state.phase == State::Phase::ended) {
+        return *state.error;
+    }
+    if (state.can_send()) {
+        state.unlock_and_wake_pump(lock);  // appended while this call was sending
+    }
     return {};
 }
 
 // Polls for more to send before the pump sleeps. True if a frame was appended, even if another thread has sent it
 // since.
-bool Channel::State::poll_for_work(Lock& lock) {
+bool Channel::State::poll_for_work(UniqueLock& lock) {
     pump_state = PumpState::polling;
-    lock.unlock();
-    const bool found = pump_spin.until([&] { return work_flag.load(std::memory_order_acquire); });
-    lock.lock();
+    bool found = false;
+    {
+        const Unlocked unlocked(lock, mutex);
+        found = pump_spin.until([&] { return work_flag.load(std::memory_order_acquire); });
+    }
     pump_state = PumpState::running;
     work_flag.store(false, std::memory_order_relaxed);
     return found;
@@ -410,35 +464,42 @@ bool Channel::State::poll_for_work(Lock& lock) {
 // every record by itself, and contend for the lock with the thread that appends them. If sending is a system call, many
 // records arrive during the call, but the first would be sent alone; and a thread that then waits for a reply would
 // have to wait for that call before its own, instead of sending both in one.
-void Channel::State::let_records_gather(Lock& lock) {
-    if (batch_left || stopping) return;
+void Channel::State::let_records_gather(UniqueLock& lock) {
+    if (batch_left || stopping) {
+        return;
+    }
     const bool enough = !sending && outbox.retained() > kMaxUnacknowledged && batch.total_bytes <= kSmallBatchBytes;
-    lock.unlock();
+    const Unlocked unlocked(lock, mutex);
     const auto end = std::chrono::steady_clock::now() + (enough ? kLongGatherTime : kGatherTime);
-    while (std::chrono::steady_clock::now() < end) spin_pause();
-    lock.lock();
+    while (std::chrono::steady_clock::now() < end) {
+        spin_pause();
+    }
 }
 
 void Channel::State::run_pump() {
-    Lock lock(mutex);
+    UniqueLock lock(mutex);
     bool lingered = false, polled = false;
     while (!stopping || batch_left) {
         if (batch_left || can_send()) {
             send_batch(lock);
             lingered = polled = false;
-            if (copies) let_records_gather(lock);
+            if (copies) {
+                let_records_gather(lock);
+            }
             continue;
         }
         if (!polled) {
             polled = !poll_for_work(lock);
-            if (!polled && !copies) let_records_gather(lock);
+            if (!polled && !copies) {
+                let_records_gather(lock);
+            }
             continue;
         }
         // After activity the pump dozes for a moment, as the timer of acknowledgements that find no frame to carry
         // them. In a steady exchange no thread then has to wake it for them.
         const bool owes_ack = phase == Phase::open && received > acknowledged_to_peer;
         const bool lightly = phase == Phase::open && (owes_ack || !lingered);
-        const auto woken = [&] { return pump_state == PumpState::waking || stopping; };
+        const auto woken = [&]() GP_REQUIRES(mutex) { return pump_state == PumpState::waking || stopping; };
         pump_state = lightly ? PumpState::dozing : PumpState::sleeping;
         if (!lightly) {
             pump_wake.wait(lock, woken);
@@ -447,7 +508,9 @@ void Channel::State::run_pump() {
             polled = false;  // if more follows, no thread has to wake the pump again
         } else {
             lingered = true;
-            if (received > acknowledged_to_peer) ack_urgent = true;
+            if (received > acknowledged_to_peer) {
+                ack_urgent = true;
+            }
         }
         pump_state = PumpState::running;
     }

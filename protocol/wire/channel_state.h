@@ -14,14 +14,12 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
-#include "common/adaptive_mutex.h"
 #include "common/counting_condition.h"
+#include "common/mutex.h"
 #include "common/spin.h"
 #include "protocol/wire/channel.h"
 #include "protocol/wire/frame_reader.h"
@@ -54,7 +52,6 @@ struct Batch {
 };
 
 struct Channel::State {
-    using Lock = std::unique_lock<std::mutex>;
     enum class Phase { open, broken, ended };
     // polling: spins for new frames. dozing: sleeps until woken or until an acknowledgement is due. waking: was
     // notified while asleep, but does not run yet.
@@ -64,9 +61,9 @@ struct Channel::State {
     State(std::unique_ptr<transport::Connection> first, Receiver& to, const Limits& given);
 
     // channel.cpp
-    void fail(Lock& lock, Error cause, bool resumable);
-    void wake_all_threads();
-    void learn_connection();
+    void fail(UniqueLock& lock, Error cause, bool resumable) GP_REQUIRES(mutex);
+    void wake_all_threads() GP_REQUIRES(mutex);
+    void learn_connection() GP_REQUIRES(mutex);
     [[nodiscard]] bool on_reader() const { return reading_here == this; }
 
     // channel_send.cpp
@@ -78,35 +75,35 @@ struct Channel::State {
         bool wake_next = false;
         bool give_chunk = false;
     };
-    Status wait_for_room(Lock& lock, std::size_t bytes, AppendTicket& ticket);
-    void notify_waiters(Lock& lock, ReleasedFrames& released);
+    Status wait_for_room(UniqueLock& lock, std::size_t bytes, AppendTicket& ticket) GP_REQUIRES(mutex);
+    void notify_waiters(UniqueLock& lock, ReleasedFrames& released) GP_REQUIRES(mutex);
     Status append_own_frame(OutFrame frame, Urgency urgency = Urgency::soon);
     enum class PumpWakeup { none, set_flag, notify };
-    PumpWakeup prepare_wakeup();
+    PumpWakeup prepare_wakeup() GP_REQUIRES(mutex);
     void wake_pump(PumpWakeup what);
-    void unlock_and_wake_pump(Lock& lock);
-    [[nodiscard]] bool pump_is_asleep() const {
+    void unlock_and_wake_pump(UniqueLock& lock) GP_RELEASE(mutex);
+    [[nodiscard]] bool pump_is_asleep() const GP_REQUIRES(mutex) {
         return pump_state == PumpState::dozing || pump_state == PumpState::sleeping;
     }
-    [[nodiscard]] bool can_send() const;
-    [[nodiscard]] bool sends_itself() const;
-    void begin_batch(Lock& lock);
-    void end_batch(Lock& lock, const Status& status);
-    void send_batch(Lock& lock);
-    void send_here(Lock& lock);
-    bool copy_here(Lock& lock);
-    void note_acknowledged(std::uint64_t sequence);
-    bool poll_for_work(Lock& lock);
-    void let_records_gather(Lock& lock);
+    [[nodiscard]] bool can_send() const GP_REQUIRES(mutex);
+    [[nodiscard]] bool sends_itself() const GP_REQUIRES(mutex);
+    void begin_batch(UniqueLock& lock) GP_RELEASE(mutex);
+    void end_batch(UniqueLock& lock, const Status& status) GP_ACQUIRE(mutex);
+    void send_batch(UniqueLock& lock) GP_REQUIRES(mutex);
+    void send_here(UniqueLock& lock) GP_RELEASE(mutex);
+    bool copy_here(UniqueLock& lock) GP_REQUIRES(mutex);
+    void note_acknowledged(std::uint64_t sequence) GP_REQUIRES(mutex);
+    bool poll_for_work(UniqueLock& lock) GP_REQUIRES(mutex);
+    void let_records_gather(UniqueLock& lock) GP_REQUIRES(mutex);
     void run_pump();
 
     // channel_receive.cpp
     void run_reader();
     Stop read_frames(transport::Connection& from);
     std::optional<Stop> read_after_arrival(transport::Connection& from);
-    std::optional<Stop> read_if_memory_allows(FrameReader& reader);
-    std::optional<Stop> read_one(FrameReader& reader);
-    [[nodiscard]] bool frame_has_arrived(const transport::Connection* beyond) const;
+    std::optional<Stop> read_if_memory_allows(FrameReader& reader) GP_REQUIRES(receiving);
+    std::optional<Stop> read_one(FrameReader& reader) GP_REQUIRES(receiving);
+    [[nodiscard]] bool frame_has_arrived(const transport::Connection* beyond) const GP_REQUIRES(receiving);
     enum class PollResult { received, nothing, incomplete, busy, ended };
     PollResult poll_frames(transport::Connection& from);
     std::optional<Stop> take_bulk(FrameReader& reader, const FrameHeader& header);
@@ -122,60 +119,61 @@ struct Channel::State {
 
     std::atomic<TrafficObserver*> observer{nullptr};
 
-    std::mutex attaching;     // one attach() at a time; taken before `mutex`
-    std::mutex closing_call;  // one close() at a time; taken before `mutex`
+    Mutex attaching;     // one attach() at a time; taken before `mutex`
+    Mutex closing_call;  // one close() at a time; taken before `mutex`
     AdaptiveMutex mutex;
 
-    std::shared_ptr<transport::Connection> connection;
-    bool copies = false;                // the connection sends by copying, and processors are to spare
-    std::atomic<bool> can_poll{false};  // the connection can be polled, and processors are to spare
-    std::uint64_t generation = 1;       // of `connection`
-    Phase phase = Phase::open;
-    std::optional<Error> error;        // why it ended
-    std::optional<Error> break_cause;  // why it is broken
-    bool started = false;
-    bool closing = false;   // close() was called
-    bool stopping = false;  // the channel's threads shall return
-    bool peer_goodbye = false;
+    std::shared_ptr<transport::Connection> connection GP_GUARDED_BY(mutex);
+    bool copies GP_GUARDED_BY(mutex) = false;           // the connection sends by copying, and processors are to spare
+    std::atomic<bool> can_poll{false};                  // the connection can be polled, and processors are to spare
+    std::uint64_t generation GP_GUARDED_BY(mutex) = 1;  // of `connection`
+    Phase phase GP_GUARDED_BY(mutex) = Phase::open;
+    std::optional<Error> error GP_GUARDED_BY(mutex);        // why it ended
+    std::optional<Error> break_cause GP_GUARDED_BY(mutex);  // why it is broken
+    bool started GP_GUARDED_BY(mutex) = false;
+    bool closing GP_GUARDED_BY(mutex) = false;   // close() was called
+    bool stopping GP_GUARDED_BY(mutex) = false;  // the channel's threads shall return
+    bool peer_goodbye GP_GUARDED_BY(mutex) = false;
 
-    Outbox outbox;
-    bool sending = false;
+    Outbox outbox GP_GUARDED_BY(mutex);
+    bool sending GP_GUARDED_BY(mutex) = false;
     Batch batch;                            // used by the thread that set `sending`
     TrafficObserver::Moment batch_begin{};  // set only with an observer
-    bool batch_left = false;  // partly sent by a thread that must not block; the pump has the sending role now
+    // The batch was partly sent by a thread that must not block; the pump has the sending role now.
+    bool batch_left GP_GUARDED_BY(mutex) = false;
     std::uint64_t batch_acknowledges = 0;
     // Notifies a polling pump, which reads it without the lock. An appending thread sets it only while the pump polls,
     // and only once, because writing a word that another processor polls is expensive. It sets the flag after it has
     // released the lock, which the pump takes next.
     alignas(64) std::atomic<bool> work_flag{false};
-    alignas(64) PumpState pump_state = PumpState::running;
-    Spin pump_spin;                 // used by the pump only
-    std::uint64_t next_ticket = 0;  // appends that wait for room proceed in order of their numbers
-    std::uint64_t serving_ticket = 0;
+    alignas(64) PumpState pump_state GP_GUARDED_BY(mutex) = PumpState::running;
+    Spin pump_spin;                                      // used by the pump only
+    std::uint64_t next_ticket GP_GUARDED_BY(mutex) = 0;  // appends that wait for room proceed in order of their numbers
+    std::uint64_t serving_ticket GP_GUARDED_BY(mutex) = 0;
 
-    std::mutex receiving;  // guards the next members, up to polled_stop
-    transport::Connection* reading_from = nullptr;
-    std::optional<FrameReader> frames;
-    std::uint64_t applied = 0;        // the last acknowledgement applied; saves taking the lock for repeated ones
-    std::optional<Stop> polled_stop;  // found by a polling thread, for the reader to report
+    Mutex receiving;  // guards the next members, up to polled_stop
+    transport::Connection* reading_from GP_GUARDED_BY(receiving) = nullptr;
+    std::optional<FrameReader> frames GP_GUARDED_BY(receiving);
+    std::uint64_t applied = 0;  // the last acknowledgement applied; saves taking the lock for repeated ones
+    std::optional<Stop> polled_stop GP_GUARDED_BY(receiving);  // found by a polling thread, for the reader to report
 
     std::uint64_t received = 0;  // the last sequence that was received completely
-    std::uint64_t acknowledged_to_peer = 0;
-    std::size_t received_since_ack_bytes = 0;
-    bool ack_urgent = false;
+    std::uint64_t acknowledged_to_peer GP_GUARDED_BY(mutex) = 0;
+    std::size_t received_since_ack_bytes GP_GUARDED_BY(mutex) = 0;
+    bool ack_urgent GP_GUARDED_BY(mutex) = false;
 
-    Reading reading = Reading::idle;
-    std::uint64_t reader_generation = 0;
+    Reading reading GP_GUARDED_BY(mutex) = Reading::idle;
+    std::uint64_t reader_generation GP_GUARDED_BY(mutex) = 0;
     static thread_local const State* reading_here;  // the channel whose Receiver this thread may be calling
 
-    std::uint64_t frames_sent = 0;
-    std::uint64_t bytes_sent = 0;
-    std::uint64_t writes = 0;
+    std::uint64_t frames_sent GP_GUARDED_BY(mutex) = 0;
+    std::uint64_t bytes_sent GP_GUARDED_BY(mutex) = 0;
+    std::uint64_t writes GP_GUARDED_BY(mutex) = 0;
     std::atomic<std::uint64_t> frames_received{0};  // written by the receiving thread
     std::atomic<std::uint64_t> bytes_received{0};
 
-    std::condition_variable pump_wake;
-    std::condition_variable reader_wake;
+    Condition pump_wake;
+    Condition reader_wake;
     CountingCondition room;      // retained bytes were released
     CountingCondition progress;  // a batch was sent, an acknowledgement arrived, a phase or role changed
 

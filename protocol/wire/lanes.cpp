@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <system_error>
@@ -17,6 +15,7 @@
 
 #include "common/compression.h"
 #include "common/counting_condition.h"
+#include "common/mutex.h"
 #include "common/quiet_thread.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/landed.h"
@@ -61,7 +60,9 @@ Error violation(std::string message) {
 
 Result<FrameHeader> read_header(std::span<const std::byte, kHeaderBytes> bytes) {
     auto header = decode(bytes);
-    if (!header) return header.error();
+    if (!header) {
+        return header.error();
+    }
     const bool is_piece = header->type == FrameType::bulk || header->type == FrameType::packed;
     if (!is_piece || header->acknowledged != 0) {
         return violation(fmt::format("received a frame of type {} on a data connection, which carries only bulk data",
@@ -92,8 +93,6 @@ struct Unpacking {
 // `mutex` guards every member that is neither const nor atomic; it is not held across a call of a connection, of the
 // receiver or of a `done`. A lane's connection exists as long as this does.
 struct Lanes::State {
-    using Lock = std::unique_lock<std::mutex>;
-
     struct Lane {
         std::size_t index = 0;
         std::unique_ptr<Connection> connection;
@@ -111,7 +110,7 @@ struct Lanes::State {
     Status receive_piece(const Lane& lane, Unpacking& unpacking);
     Status receive_data(Connection& from, const FrameHeader& header, const PackedHeader& piece, Unpacking& unpacking);
     Status note_landed(std::uint64_t number);
-    [[nodiscard]] Status admits(std::size_t index) const;  // called with the lock held
+    [[nodiscard]] Status admits(std::size_t index) const GP_REQUIRES(mutex);
     bool finish(Error cause);
     void fail(const Lane& lane, const Error& cause);
 
@@ -121,21 +120,23 @@ struct Lanes::State {
     const CompressionMode compression;
     std::atomic<TrafficObserver*> observer{nullptr};
 
-    mutable std::mutex mutex;
-    std::vector<std::unique_ptr<Lane>> lanes;
-    std::optional<Error> error;  // set: the lanes have ended
-    std::deque<Piece> queue;
-    std::size_t queued_bytes = 0;  // including those being sent
-    Landed landed;
-    std::condition_variable work;  // a piece was queued
-    CountingCondition room;        // queued_bytes shrank
-    CountingCondition arrived;     // landed grew
+    mutable Mutex mutex;
+    std::vector<std::unique_ptr<Lane>> lanes GP_GUARDED_BY(mutex);
+    std::optional<Error> error GP_GUARDED_BY(mutex);  // set: the lanes have ended
+    std::deque<Piece> queue GP_GUARDED_BY(mutex);
+    std::size_t queued_bytes GP_GUARDED_BY(mutex) = 0;  // including those being sent
+    Landed landed GP_GUARDED_BY(mutex);
+    Condition work;             // a piece was queued
+    CountingCondition room;     // queued_bytes shrank
+    CountingCondition arrived;  // landed grew
     std::atomic<std::size_t> count{0};
     std::atomic<std::uint64_t> last_number{0};  // written with the mutex held
 };
 
 Status Lanes::State::admits(std::size_t index) const {
-    if (error) return *error;
+    if (error) {
+        return *error;
+    }
     if (index >= most_lanes) {
         return Error{ErrorCode::limit_exceeded,
                      fmt::format("data connection {} exceeds the limit of {}", index, most_lanes)};
@@ -151,30 +152,40 @@ bool Lanes::State::finish(Error cause) {
     std::deque<Piece> unsent;
     {
         const Lock lock(mutex);
-        if (error) return false;
+        if (error) {
+            return false;
+        }
         error = std::move(cause);
         count.store(0, std::memory_order_relaxed);
         unsent.swap(queue);
-        for (const auto& lane : lanes) lane->connection->shutdown();
+        for (const auto& lane : lanes) {
+            lane->connection->shutdown();
+        }
         work.notify_all();
         room.notify_all();
         arrived.notify_all();
     }
-    for (const Piece& piece : unsent) piece.done();
+    for (const Piece& piece : unsent) {
+        piece.done();
+    }
     return true;
 }
 
 void Lanes::State::fail(const Lane& lane, const Error& cause) {
     const Error whole = cause.within(fmt::format("data connection {}", lane.index));
-    if (finish(whole)) receiver.on_lanes_ended(whole);
+    if (finish(whole)) {
+        receiver.on_lanes_ended(whole);
+    }
 }
 
 void Lanes::State::run_sender(Lane& lane) {
     PiecePacker packer(*lane.connection, compression);
-    Lock lock(mutex);
+    UniqueLock lock(mutex);
     for (;;) {
-        work.wait(lock, [&] { return error || !queue.empty(); });
-        if (error) return;
+        work.wait(lock, [&]() GP_REQUIRES(mutex) { return error || !queue.empty(); });
+        if (error) {
+            return;
+        }
         const Piece piece = std::move(queue.front());
         queue.pop_front();
         lock.unlock();
@@ -209,7 +220,9 @@ void Lanes::State::run_receiver(Lane& lane) {
     Unpacking unpacking;
     Status status;
     try {
-        while (status) status = receive_piece(lane, unpacking);
+        while (status) {
+            status = receive_piece(lane, unpacking);
+        }
     } catch (const std::bad_alloc&) {
         status = Error{ErrorCode::limit_exceeded, "out of memory for compressed data"};
     }
@@ -221,7 +234,9 @@ Status Lanes::State::receive_piece(const Lane& lane, Unpacking& unpacking) {
     Head head;
     GPUPOOL_TRY(transport::receive_exactly(from, std::span(head).first<kHeaderBytes>()));
     const auto header = read_header(std::span(head).first<kHeaderBytes>());
-    if (!header) return header.error();
+    if (!header) {
+        return header.error();
+    }
     TrafficObserver* const watched = observer.load(std::memory_order_acquire);
     const auto begin = watched == nullptr ? TrafficObserver::Moment() : std::chrono::steady_clock::now();
     const auto prefix = std::span(head).subspan(kHeaderBytes, prefix_bytes(header->type));
@@ -246,8 +261,9 @@ Status Lanes::State::receive_data(Connection& from, const FrameHeader& header, c
     const auto& [bulk, bytes] = piece;
     const bool packed = header.type == FrameType::packed;
     if (packed) {
-        if (bytes == 0 || bytes > kMaxPieceBytes)
+        if (bytes == 0 || bytes > kMaxPieceBytes) {
             return violation(fmt::format("received a packed piece of {} bytes", bytes));
+        }
         unpacking.packed.resize(header.payload_bytes - sizeof(PackedHeader));
         GPUPOOL_TRY(transport::receive_exactly(from, unpacking.packed));
         if (!unpacking.unpack(bytes)) {
@@ -266,7 +282,9 @@ Status Lanes::State::receive_data(Connection& from, const FrameHeader& header, c
     } else {
         std::memcpy(place.data(), unpacking.data.data(), bytes);
     }
-    if (!read) receiver.on_piece_lost(bulk.transfer, bulk.offset, bytes);
+    if (!read) {
+        receiver.on_piece_lost(bulk.transfer, bulk.offset, bytes);
+    }
     return read;
 }
 
@@ -274,10 +292,14 @@ Status Lanes::State::note_landed(std::uint64_t number) {
     bool awaited = false;
     {
         const Lock lock(mutex);
-        if (!landed.add(number)) return violation(fmt::format("received piece {} twice, or far out of order", number));
+        if (!landed.add(number)) {
+            return violation(fmt::format("received piece {} twice, or far out of order", number));
+        }
         awaited = arrived.has_waiters();
     }
-    if (awaited) arrived.notify_all();
+    if (awaited) {
+        arrived.notify_all();
+    }
     return {};
 }
 
@@ -288,13 +310,13 @@ Lanes::~Lanes() {
 }
 
 Status Lanes::admits(std::size_t index) const {
-    const State::Lock lock(state_->mutex);
+    const Lock lock(state_->mutex);
     return state_->admits(index);
 }
 
 Status Lanes::add(std::size_t index, std::unique_ptr<Connection> connection) {
     State& state = *state_;
-    const State::Lock lock(state.mutex);
+    const Lock lock(state.mutex);
     GPUPOOL_TRY(state.admits(index));
     auto lane = std::make_unique<State::Lane>();
     lane->index = index;
@@ -327,9 +349,10 @@ std::size_t Lanes::count() const noexcept {
 Status Lanes::send(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
                    std::function<void()> done) {
     State& state = *state_;
-    State::Lock lock(state.mutex);
+    UniqueLock lock(state.mutex);
     const std::size_t most = std::max(state.most_queued_bytes, data.size());
-    state.room.wait(lock, [&] { return state.error || state.queued_bytes <= most - data.size(); });
+    state.room.wait(lock,
+                    [&]() GP_REQUIRES(state.mutex) { return state.error || state.queued_bytes <= most - data.size(); });
     if (state.error) {
         const Error cause = *state.error;
         lock.unlock();
@@ -351,8 +374,8 @@ std::uint64_t Lanes::sent_up_to() const noexcept {
 
 bool Lanes::wait_landed(std::uint64_t number) {
     State& state = *state_;
-    State::Lock lock(state.mutex);
-    state.arrived.wait(lock, [&] { return state.error || state.landed.up_to() >= number; });
+    UniqueLock lock(state.mutex);
+    state.arrived.wait(lock, [&]() GP_REQUIRES(state.mutex) { return state.error || state.landed.up_to() >= number; });
     return state.landed.up_to() >= number;
 }
 
@@ -360,18 +383,25 @@ void Lanes::end(const Error& cause) {
     (void)state_->finish(cause);
 }
 
-void Lanes::close() {
+// Does not take the mutex, which a lane's thread may want before it ends: no lane is added any more, and none is
+// removed before this object is destroyed.
+void Lanes::close() GP_NO_THREAD_SAFETY_ANALYSIS {
     end({ErrorCode::closed, "the data connections were closed"});
-    // No lane is added any more, and none is removed before this object is destroyed.
     for (const auto& lane : state_->lanes) {
-        if (lane->sender.joinable()) lane->sender.join();
-        if (lane->receiver.joinable()) lane->receiver.join();
+        if (lane->sender.joinable()) {
+            lane->sender.join();
+        }
+        if (lane->receiver.joinable()) {
+            lane->receiver.join();
+        }
     }
 }
 
 Status Lanes::error() const {
-    const State::Lock lock(state_->mutex);
-    if (state_->error) return *state_->error;
+    const Lock lock(state_->mutex);
+    if (state_->error) {
+        return *state_->error;
+    }
     return {};
 }
 

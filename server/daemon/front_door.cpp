@@ -101,7 +101,7 @@ void FrontDoor::open() {
 void FrontDoor::close() {
     std::list<PendingConnection> leaving;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         closing_ = true;
     }
     for (const auto& listener : listeners_) {
@@ -112,7 +112,7 @@ void FrontDoor::close() {
     }
     acceptors_.clear();
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         for (auto& pending : pending_) {
             if (pending.connection) {
                 pending.connection->shutdown();
@@ -126,7 +126,7 @@ void FrontDoor::close() {
 }
 
 bool FrontDoor::closing() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return closing_;
 }
 
@@ -148,7 +148,7 @@ void FrontDoor::accept_loop(transport::Listener& listener) {
 void FrontDoor::remove_done_connections() {
     std::list<PendingConnection> done;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         for (auto pending = pending_.begin(); pending != pending_.end();) {
             const auto next = std::next(pending);
             if (pending->done) {
@@ -164,7 +164,7 @@ void FrontDoor::remove_done_connections() {
 
 void FrontDoor::start_handshake(std::unique_ptr<Connection> connection) {
     remove_done_connections();
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     if (closing_) {
         return;
     }
@@ -182,7 +182,7 @@ void FrontDoor::start_handshake(std::unique_ptr<Connection> connection) {
     try {
         pending.thread = std::thread([this, &pending] {
             handshake(pending);
-            const std::lock_guard done_lock(mutex_);
+            const Lock done_lock(mutex_);
             pending.connection.reset();
             pending.done = true;
         });
@@ -234,7 +234,7 @@ void FrontDoor::handshake(PendingConnection& pending) {
     };
     auto frame = wire::read_frame(connection, config_.max_hello_bytes, config_.handshake_timeout);
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (pending.dropped) {
             return;
         }
@@ -265,7 +265,7 @@ void FrontDoor::handshake(PendingConnection& pending) {
     if (admission.purpose == Purpose::administration) {
         {
             // Administration connections may stay open, so they are not counted as pending.
-            std::unique_lock lock(mutex_);
+            UniqueLock lock(mutex_);
             if (count_pending(true) >= kMaxAdministrators) {
                 lock.unlock();
                 refuse({schema::Refused::Reason::CAPACITY, "too many connections ask for the server's status"});
@@ -289,7 +289,7 @@ void FrontDoor::handshake(PendingConnection& pending) {
     }
     std::unique_ptr<Connection> moved;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         moved = std::move(pending.connection);
     }
     host_.admit(std::move(moved), std::move(admission));

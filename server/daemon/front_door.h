@@ -15,12 +15,12 @@
 
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/mutex.h"
 #include "common/result.h"
 #include "protocol/transport/connection.h"
 #include "server/daemon/admission.h"
@@ -71,8 +71,8 @@ class FrontDoor {
     void accept_loop(transport::Listener& listener);
     void start_handshake(std::unique_ptr<transport::Connection> connection);
     void remove_done_connections();
-    bool drop_silent_connection();                                    // with mutex_ held
-    [[nodiscard]] std::size_t count_pending(bool administers) const;  // with mutex_ held
+    bool drop_silent_connection() GP_REQUIRES(mutex_);
+    [[nodiscard]] std::size_t count_pending(bool administers) const GP_REQUIRES(mutex_);
     void handshake(PendingConnection& pending);
     void serve_administration(transport::Connection& connection);
     bool closing();
@@ -83,9 +83,9 @@ class FrontDoor {
     SessionHost& host_;
     std::vector<std::thread> acceptors_;  // one per listener
 
-    std::mutex mutex_;
-    std::list<PendingConnection> pending_;  // guarded by mutex_, including the `connection` pointers
-    bool closing_ = false;                  // guarded by mutex_
+    Mutex mutex_;
+    std::list<PendingConnection> pending_ GP_GUARDED_BY(mutex_);  // including the `connection` pointers
+    bool closing_ GP_GUARDED_BY(mutex_) = false;
 };
 
 // Sends Refused as the last frame. Never blocks, since the supervisor's only thread calls it too: bytes that do not fit

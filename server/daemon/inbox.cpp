@@ -30,7 +30,7 @@ void Inbox::wake() {
 
 std::optional<AdmittedConnection> Inbox::post(AdmittedConnection admitted) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (closed_) {
             return admitted;
         }
@@ -43,7 +43,7 @@ std::optional<AdmittedConnection> Inbox::post(AdmittedConnection admitted) {
 Result<StatusBytes> Inbox::ask_status() {
     std::future<Result<StatusBytes>> answer;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (closed_) {
             return ending();
         }
@@ -56,7 +56,7 @@ Result<StatusBytes> Inbox::ask_status() {
 void Inbox::take(std::vector<AdmittedConnection>& admitted, std::vector<StatusAnswer>& questions) {
     std::uint64_t count = 0;
     [[maybe_unused]] const auto taken = ::read(wake_.get(), &count, sizeof(count));
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     admitted.swap(admitted_);
     questions.swap(questions_);
 }
@@ -64,7 +64,7 @@ void Inbox::take(std::vector<AdmittedConnection>& admitted, std::vector<StatusAn
 void Inbox::close() {
     std::vector<StatusAnswer> unanswered;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         closed_ = true;
         unanswered.swap(questions_);
     }

@@ -7,10 +7,10 @@
 
 #include <future>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "common/mutex.h"
 #include "common/result.h"
 #include "common/unique_fd.h"
 #include "protocol/transport/connection.h"
@@ -50,10 +50,10 @@ class Inbox {
     void wake();
 
     const UniqueFd wake_;
-    std::mutex mutex_;
-    std::vector<AdmittedConnection> admitted_;  // guarded by mutex_
-    std::vector<StatusAnswer> questions_;       // guarded by mutex_
-    bool closed_ = false;                       // guarded by mutex_
+    Mutex mutex_;
+    std::vector<AdmittedConnection> admitted_ GP_GUARDED_BY(mutex_);
+    std::vector<StatusAnswer> questions_ GP_GUARDED_BY(mutex_);
+    bool closed_ GP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpupool::daemon

@@ -58,7 +58,7 @@ WorkerLink::WorkerLink(MessageSocket socket, WorkerLimits limits) : limits_(limi
 
 WorkerLink::~WorkerLink() {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         finished_ = true;
     }
     if (thread_.joinable()) {
@@ -187,7 +187,7 @@ void WorkerLink::start(WorkerHandlers handlers) {
 
 void WorkerLink::set_state(const std::string& state) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (state_ == state) {
             return;
         }
@@ -199,7 +199,7 @@ void WorkerLink::set_state(const std::string& state) {
 
 void WorkerLink::set_devices(std::vector<std::string> uuids) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         device_uuids_ = std::move(uuids);
         report_due_ = true;
     }
@@ -208,7 +208,7 @@ void WorkerLink::set_devices(std::vector<std::string> uuids) {
 
 void WorkerLink::set_memory_used(std::vector<std::uint64_t> bytes_by_device) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (memory_used_bytes_ == bytes_by_device) {
             return;
         }
@@ -226,7 +226,7 @@ Status WorkerLink::watch_client(int connection_descriptor) {
         return system_error("cannot watch the client's connection", errno);
     }
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         new_client_ = std::move(copy);
     }
     wake();
@@ -235,7 +235,7 @@ Status WorkerLink::watch_client(int connection_descriptor) {
 
 void WorkerLink::end_within(milliseconds timeout) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         process_deadline_ = std::min(process_deadline_, Clock::now() + timeout);
         state_ = "ending";
         report_due_ = true;
@@ -256,7 +256,7 @@ void WorkerLink::run() {
     early_messages_.clear();
     while (true) {
         {
-            const std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             if (finished_) {
                 return;
             }
@@ -282,7 +282,7 @@ void WorkerLink::run() {
 
 int WorkerLink::poll_timeout_ms() const {
     milliseconds timeout = socket_.open() ? until(next_report_) : limits_.reconnect_interval;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (process_deadline_ != Clock::time_point::max()) {
         timeout = std::min(timeout, until(process_deadline_));
     }
@@ -349,7 +349,7 @@ void WorkerLink::send_report() {
     message.setRoot(report_.getRoot<schema::Report>().asReader());
     auto report = message.getRoot<schema::Report>();
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         memory_due_ = false;
         report.setState(state_);
         auto memory = report.initMemoryUsed(static_cast<unsigned>(memory_used_bytes_.size()));
@@ -404,7 +404,7 @@ void WorkerLink::stop(const std::string& reason) {
     stop_called_ = true;
     log::info("ending: {}", reason);
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         process_deadline_ = std::min(process_deadline_, Clock::now() + limits_.stop_timeout);
         state_ = "ending";
         report_due_ = true;
@@ -416,7 +416,7 @@ void WorkerLink::stop(const std::string& reason) {
 
 void WorkerLink::enforce_deadline() {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (Clock::now() < process_deadline_) {
             return;
         }

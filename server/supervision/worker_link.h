@@ -24,13 +24,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "common/mutex.h"
 #include "common/result.h"
 #include "common/unique_fd.h"
 #include "protocol/schema/supervision.capnp.h"
@@ -139,15 +139,15 @@ class WorkerLink {
     bool stop_called_ = false;
 
     // Shared, guarded by mutex_.
-    mutable std::mutex mutex_;
-    std::string state_ = "starting";
-    std::vector<std::string> device_uuids_;
-    std::vector<std::uint64_t> memory_used_bytes_;
-    UniqueFd new_client_;
-    Clock::time_point process_deadline_ = Clock::time_point::max();
-    bool report_due_ = true;
-    bool memory_due_ = false;
-    bool finished_ = false;
+    mutable Mutex mutex_;
+    std::string state_ GP_GUARDED_BY(mutex_) = "starting";
+    std::vector<std::string> device_uuids_ GP_GUARDED_BY(mutex_);
+    std::vector<std::uint64_t> memory_used_bytes_ GP_GUARDED_BY(mutex_);
+    UniqueFd new_client_ GP_GUARDED_BY(mutex_);
+    Clock::time_point process_deadline_ GP_GUARDED_BY(mutex_) = Clock::time_point::max();
+    bool report_due_ GP_GUARDED_BY(mutex_) = true;
+    bool memory_due_ GP_GUARDED_BY(mutex_) = false;
+    bool finished_ GP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpupool::supervision

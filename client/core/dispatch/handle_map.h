@@ -10,12 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory_resource>
-#include <mutex>
-#include <shared_mutex>
 #include <unordered_map>
 #include <utility>
 
 #include "client/core/dispatch/recent_lookups.h"
+#include "common/mutex.h"
 
 namespace gpupool::client {
 
@@ -23,13 +22,13 @@ template <class Handle, class Value>
 class HandleMap {
   public:
     void add(Handle handle, Value value) {
-        const std::unique_lock lock(mutex_);
+        const Lock lock(mutex_);
         if (!values_.insert_or_assign(handle, std::move(value)).second) {
             change();  // only a replaced value can be in a thread's cache
         }
     }
     bool remove(Handle handle) {
-        const std::unique_lock lock(mutex_);
+        const Lock lock(mutex_);
         const bool known = values_.erase(handle) != 0;
         change();
         return known;
@@ -38,7 +37,7 @@ class HandleMap {
         static thread_local RecentLookups<Handle, Value, kRemembered> recent;
         auto& place = recent.place_of(handle);
         if (!place.holds(handle, this, generation_.load(std::memory_order_acquire))) {
-            const std::shared_lock lock(mutex_);
+            const SharedLock lock(mutex_);
             const auto it = values_.find(handle);
             if (it == values_.end()) {
                 return false;
@@ -54,9 +53,10 @@ class HandleMap {
 
     void change() { generation_.store(generation_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 
-    mutable std::shared_mutex mutex_;
-    std::pmr::unsynchronized_pool_resource nodes_;  // add() allocates only when the map exceeds its largest size so far
-    std::pmr::unordered_map<Handle, Value> values_{&nodes_};
+    mutable SharedMutex mutex_;
+    // add() allocates only when the map exceeds its largest size so far.
+    std::pmr::unsynchronized_pool_resource nodes_ GP_GUARDED_BY(mutex_);
+    std::pmr::unordered_map<Handle, Value> values_ GP_GUARDED_BY(mutex_){&nodes_};
     std::atomic<std::uint64_t> generation_{0};  // written with the mutex held
 };
 

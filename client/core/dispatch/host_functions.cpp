@@ -14,7 +14,7 @@ void HostFunctions::start(std::function<void(std::uint64_t)> done) {
 }
 
 std::uint64_t HostFunctions::submit(Function function) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     start_thread();
     entries_[next_] = {std::move(function), false};
     return next_++;
@@ -22,7 +22,7 @@ std::uint64_t HostFunctions::submit(Function function) {
 
 bool HostFunctions::run_when_due(std::uint64_t ticket, Function function) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (graph_functions_ >= kMaxGraphFunctions || entries_.contains(ticket)) {
             return false;
         }
@@ -41,13 +41,13 @@ void HostFunctions::start_thread() {
 }
 
 void HostFunctions::cancel(std::uint64_t ticket) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     entries_.erase(ticket);
 }
 
 bool HostFunctions::due(std::uint64_t ticket, CUresult status) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         const auto it = entries_.find(ticket);
         if (it == entries_.end() || it->second.due) {
             log::warn("the server reports a host function as due that {}",
@@ -62,18 +62,18 @@ bool HostFunctions::due(std::uint64_t ticket, CUresult status) {
 }
 
 bool HostFunctions::any_pending() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return !entries_.empty();
 }
 
 std::size_t HostFunctions::waiting() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return due_.size();
 }
 
 void HostFunctions::end() {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         ended_ = true;
     }
     changed_.notify_one();
@@ -81,9 +81,9 @@ void HostFunctions::end() {
 
 void HostFunctions::run() {
     this_thread().in_host_function = true;
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     while (true) {
-        changed_.wait(lock, [&] { return ended_ || !due_.empty(); });
+        changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return ended_ || !due_.empty(); });
         if (ended_) {
             return;
         }

@@ -9,14 +9,13 @@
 // Errors: a false result of due() or run_when_due() means that the worker sent an invalid ticket.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory_resource>
-#include <mutex>
 #include <unordered_map>
 
+#include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
 
 namespace gpupool::client {
@@ -46,22 +45,23 @@ class HostFunctions {
 
   private:
     void run();
-    void start_thread();  // needs mutex_
+    void start_thread() GP_REQUIRES(mutex_);
 
     struct Entry {
         Function function;
         bool of_graph = false;
         bool due = false;
     };
-    mutable std::mutex mutex_;
-    std::condition_variable changed_;
-    std::uint64_t next_ = 1;
-    std::pmr::unsynchronized_pool_resource nodes_;
-    std::pmr::unordered_map<std::uint64_t, Entry> entries_{&nodes_};
-    std::deque<std::pair<std::uint64_t, CUresult>> due_;  // at most one per entry; entries may have been cancelled
-    std::size_t graph_functions_ = 0;
+    mutable Mutex mutex_;
+    Condition changed_;
+    std::uint64_t next_ GP_GUARDED_BY(mutex_) = 1;
+    std::pmr::unsynchronized_pool_resource nodes_ GP_GUARDED_BY(mutex_);
+    std::pmr::unordered_map<std::uint64_t, Entry> entries_ GP_GUARDED_BY(mutex_){&nodes_};
+    // At most one per entry; entries may have been cancelled.
+    std::deque<std::pair<std::uint64_t, CUresult>> due_ GP_GUARDED_BY(mutex_);
+    std::size_t graph_functions_ GP_GUARDED_BY(mutex_) = 0;
     std::function<void(std::uint64_t)> done_;
-    bool started_ = false, ended_ = false;
+    bool started_ GP_GUARDED_BY(mutex_) = false, ended_ GP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpupool::client

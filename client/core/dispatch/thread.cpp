@@ -7,13 +7,16 @@
 #include <memory>
 #include <thread>
 
+#include "common/mutex.h"
+
 namespace gpupool::client {
 namespace {
 
 struct Registry {
-    std::mutex mutex;
-    std::deque<ThreadState> states;  // never shrinks, so that the receiving thread's pointers stay valid
-    std::vector<ThreadState*> spare;
+    Mutex mutex;
+    // Never shrinks, so that the receiving thread's pointers stay valid.
+    std::deque<ThreadState> states GP_GUARDED_BY(mutex);
+    std::vector<ThreadState*> spare GP_GUARDED_BY(mutex);
 };
 
 // Never destroyed: threads may outlive main().
@@ -34,7 +37,7 @@ Holder::~Holder() {
     // The main thread's exit handlers run after this and use the context that it left current.
     if (state != nullptr && ::gettid() != ::getpid()) {
         Registry& r = registry();
-        const std::lock_guard lock(r.mutex);
+        const Lock lock(r.mutex);
         state->stack.clear();
         r.spare.push_back(state);
         own = nullptr;  // another thread may own the state when a later destructor of this thread runs
@@ -43,7 +46,7 @@ Holder::~Holder() {
 
 ThreadState& register_thread() {
     Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
+    const Lock lock(r.mutex);
     if (r.spare.empty()) {
         r.states.emplace_back();
         r.states.back().index = static_cast<std::uint32_t>(r.states.size() - 1);
@@ -66,13 +69,13 @@ ThreadState& this_thread() {
 
 ThreadState* thread_by_index(std::uint32_t index) {
     Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
+    const Lock lock(r.mutex);
     return index < r.states.size() ? &r.states[index] : nullptr;
 }
 
 void lose_all_replies() {
     Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
+    const Lock lock(r.mutex);
     for (ThreadState& state : r.states) {
         state.reply.lose();
     }
@@ -86,7 +89,7 @@ void reset_threads_after_fork() {
 }
 
 void ReplySlot::expect(std::uint16_t opcode) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     expected_ = true;
     opcode_ = opcode;
     there_ = false;
@@ -94,15 +97,15 @@ void ReplySlot::expect(std::uint16_t opcode) {
 }
 
 ReplySlot::Reply& ReplySlot::wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    arrived_.wait(lock, [&] { return there_.load(std::memory_order_relaxed); });
+    UniqueLock lock(mutex_);
+    arrived_.wait(lock, [&]() GP_REQUIRES(mutex_) { return there_.load(std::memory_order_relaxed); });
     expected_ = false;
     return reply_;
 }
 
 bool ReplySlot::deliver(const codec::ReplyHeader& header, const std::byte* body, std::size_t bytes) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (!expected_ || there_ || header.opcode != opcode_) {
             return false;
         }
@@ -116,7 +119,7 @@ bool ReplySlot::deliver(const codec::ReplyHeader& header, const std::byte* body,
 
 void ReplySlot::lose() {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (!expected_ || there_) {
             return;
         }

@@ -7,14 +7,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <utility>
 #include <vector>
 
-#include "common/adaptive_mutex.h"
+#include "common/mutex.h"
 #include "common/spin.h"
 #include "protocol/calls/cuda_api.h"
 #include "protocol/codec/record.h"
@@ -54,12 +52,12 @@ class ReplySlot {
     static constexpr std::chrono::milliseconds kPollForReplyFor{5};
 
     AdaptiveMutex mutex_;
-    std::condition_variable arrived_;
-    bool expected_ = false;
-    std::uint16_t opcode_ = 0;
+    Condition arrived_;
+    bool expected_ GP_GUARDED_BY(mutex_) = false;
+    std::uint16_t opcode_ GP_GUARDED_BY(mutex_) = 0;
     std::atomic<bool> there_{false};  // set under the mutex; polled without
     Spin spin_;                       // used by the waiting thread only
-    Reply reply_;
+    Reply reply_ GP_GUARDED_BY(mutex_);
 };
 
 struct ThreadState {

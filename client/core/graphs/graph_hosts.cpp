@@ -26,13 +26,13 @@ std::optional<Value> look_up(const std::vector<Value>& values, std::uint64_t nam
 }  // namespace
 
 std::uint64_t GraphHosts::name_function(Function function) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     writes_.store(true, std::memory_order_relaxed);
     return name(function_names_, std::pair(function.function, function.argument), functions_, function);
 }
 
 std::uint64_t GraphHosts::name_memory(Memory memory) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (memory.use == Use::write) {
         writes_.store(true, std::memory_order_relaxed);
     }
@@ -40,12 +40,12 @@ std::uint64_t GraphHosts::name_memory(Memory memory) {
 }
 
 std::optional<GraphHosts::Function> GraphHosts::function(std::uint64_t name) const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return look_up(functions_, name);
 }
 
 std::optional<GraphHosts::Memory> GraphHosts::memory(std::uint64_t name) const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return look_up(memories_, name);
 }
 

@@ -12,12 +12,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
 
 namespace gpupool::client {
@@ -46,11 +46,11 @@ class GraphHosts {
 
   private:
     std::atomic<bool> writes_{false};
-    mutable std::mutex mutex_;
-    std::vector<Function> functions_;
-    std::vector<Memory> memories_;
-    std::map<std::pair<CUhostFn, void*>, std::uint64_t> function_names_;
-    std::map<std::tuple<std::byte*, std::uint64_t, Use>, std::uint64_t> memory_names_;
+    mutable Mutex mutex_;
+    std::vector<Function> functions_ GP_GUARDED_BY(mutex_);
+    std::vector<Memory> memories_ GP_GUARDED_BY(mutex_);
+    std::map<std::pair<CUhostFn, void*>, std::uint64_t> function_names_ GP_GUARDED_BY(mutex_);
+    std::map<std::tuple<std::byte*, std::uint64_t, Use>, std::uint64_t> memory_names_ GP_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpupool::client

@@ -8,12 +8,12 @@
 namespace gpupool::client {
 
 void Graphs::add(CUgraph graph) {
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     graphs_.try_emplace(graph);
 }
 
 bool Graphs::remove(CUgraph graph) {
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     const auto it = graphs_.find(graph);
     if (it == graphs_.end()) {
         return false;
@@ -27,11 +27,11 @@ bool Graphs::remove(CUgraph graph) {
 
 bool Graphs::has(CUgraph graph, const CUgraphNode* nodes, std::size_t count) const {
     {
-        const std::shared_lock lock(mutex_);
+        const SharedLock lock(mutex_);
         if (!graphs_.contains(graph)) {
             return false;
         }
-        const bool all = std::all_of(nodes, nodes + count, [&](CUgraphNode node) {
+        const bool all = std::all_of(nodes, nodes + count, [&](CUgraphNode node) GP_REQUIRES_SHARED(mutex_) {
             const auto it = nodes_.find(node);
             return it != nodes_.end() && it->second.graph == graph;
         });
@@ -46,13 +46,13 @@ bool Graphs::has(CUgraph graph, const CUgraphNode* nodes, std::size_t count) con
 
 bool Graphs::has_room(CUgraph graph) const {
     constexpr std::size_t kMaxOfGraph = kMaxGraphNodes / 2, kMaxOfAll = kMaxGraphNodes;
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     const auto it = graphs_.find(graph);
     return it != graphs_.end() && it->second.size() < kMaxOfGraph && nodes_.size() < kMaxOfAll;
 }
 
 void Graphs::add_node(CUgraphNode handle, CUgraph graph, CUgraphNodeType type, CUfunction function) {
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     const auto it = graphs_.find(graph);
     if (it != graphs_.end()) {
         it->second.insert(handle);
@@ -61,7 +61,7 @@ void Graphs::add_node(CUgraphNode handle, CUgraph graph, CUgraphNodeType type, C
 }
 
 void Graphs::forget_node(CUgraphNode handle) {
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     const auto it = nodes_.find(handle);
     if (it == nodes_.end()) {
         return;
@@ -73,35 +73,35 @@ void Graphs::forget_node(CUgraphNode handle) {
 }
 
 std::optional<Graphs::Node> Graphs::find_node(CUgraphNode handle) const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     const auto it = nodes_.find(handle);
     return it == nodes_.end() ? std::nullopt : std::optional(it->second);
 }
 
 void Graphs::add_executable(CUgraphExec handle, CUgraph graph) {
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     executables_[handle] = {graph, next_++};
 }
 
 bool Graphs::remove_executable(CUgraphExec handle) {
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     return executables_.erase(handle) != 0;
 }
 
 bool Graphs::has_executable(CUgraphExec handle) const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     return executables_.contains(handle);
 }
 
 void Graphs::note_updated(CUgraphExec handle) {
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     if (const auto it = executables_.find(handle); it != executables_.end()) {
         it->second.graph = nullptr;
     }
 }
 
 bool Graphs::holds(CUgraphExec handle, const Node& node) const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     const auto it = executables_.find(handle);
     return it != executables_.end() && it->second.graph == node.graph && node.added < it->second.made;
 }

@@ -11,12 +11,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
 
 namespace gpupool::client {
@@ -57,11 +56,11 @@ class Graphs {
         std::uint64_t made = 0;
     };
 
-    mutable std::shared_mutex mutex_;
-    std::uint64_t next_ = 1;
-    std::unordered_map<CUgraph, std::unordered_set<CUgraphNode>> graphs_;
-    std::unordered_map<CUgraphNode, Node> nodes_;
-    std::unordered_map<CUgraphExec, Executable> executables_;
+    mutable SharedMutex mutex_;
+    std::uint64_t next_ GP_GUARDED_BY(mutex_) = 1;
+    std::unordered_map<CUgraph, std::unordered_set<CUgraphNode>> graphs_ GP_GUARDED_BY(mutex_);
+    std::unordered_map<CUgraphNode, Node> nodes_ GP_GUARDED_BY(mutex_);
+    std::unordered_map<CUgraphExec, Executable> executables_ GP_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpupool::client

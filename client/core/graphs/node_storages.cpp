@@ -5,7 +5,7 @@
 namespace gpupool::client {
 
 void NodeStorages::put(CUgraphNode node, CUgraph graph, NodeStorage storage) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     std::unique_ptr<Kept>& kept = by_node_[node];
     if (kept == nullptr) {
         kept = std::make_unique<Kept>();
@@ -44,12 +44,12 @@ void NodeStorages::drop(CUgraphNode node) {
 }
 
 void NodeStorages::remove(CUgraphNode node) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     drop(node);
 }
 
 void NodeStorages::remove(CUgraph graph) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (const auto of = by_graph_.extract(graph)) {
         for (const CUgraphNode node : of.mapped()) {
             drop(node);
@@ -58,7 +58,7 @@ void NodeStorages::remove(CUgraph graph) {
 }
 
 std::size_t NodeStorages::size() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return by_node_.size();
 }
 

@@ -10,11 +10,11 @@
 #include <cstddef>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
 
 namespace gpupool::client {
@@ -42,13 +42,13 @@ class NodeStorages {
         std::size_t bytes = 0;
         std::list<CUgraphNode>::iterator unplaced;  // position in unplaced_, if the graph is unknown
     };
-    void drop(CUgraphNode node);
+    void drop(CUgraphNode node) GP_REQUIRES(mutex_);
 
-    mutable std::mutex mutex_;
-    std::unordered_map<CUgraphNode, std::unique_ptr<Kept>> by_node_;
-    std::unordered_map<CUgraph, std::unordered_set<CUgraphNode>> by_graph_;
-    std::list<CUgraphNode> unplaced_;  // oldest first
-    std::size_t unplaced_bytes_ = 0;
+    mutable Mutex mutex_;
+    std::unordered_map<CUgraphNode, std::unique_ptr<Kept>> by_node_ GP_GUARDED_BY(mutex_);
+    std::unordered_map<CUgraph, std::unordered_set<CUgraphNode>> by_graph_ GP_GUARDED_BY(mutex_);
+    std::list<CUgraphNode> unplaced_ GP_GUARDED_BY(mutex_);  // oldest first
+    std::size_t unplaced_bytes_ GP_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gpupool::client

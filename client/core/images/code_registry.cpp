@@ -13,21 +13,21 @@ Registry& registry() {
 
 std::shared_ptr<Library> find_library(CUlibrary handle) {
     Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
+    const Lock lock(r.mutex);
     const auto it = r.libraries.find(handle);
     return it == r.libraries.end() ? nullptr : it->second;
 }
 
 std::shared_ptr<Module> find_module(CUmodule handle) {
     Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
+    const Lock lock(r.mutex);
     const auto it = r.modules.find(handle);
     return it == r.modules.end() ? nullptr : it->second;
 }
 
 void add_module(CUmodule handle) {
     Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
+    const Lock lock(r.mutex);
     r.modules.emplace(handle, std::make_shared<Module>());
 }
 
@@ -40,13 +40,13 @@ void add_function(CUfunction handle, FunctionInfo info) {
     const ContextState* const context = this_thread().current();
     info.device = context == nullptr ? -1 : context->device;
     Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
+    const Lock lock(r.mutex);
     r.functions[handle] = std::make_shared<const FunctionInfo>(std::move(info));
 }
 
 void forget_functions_of(CUmodule module, CUlibrary library) {
     Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
+    const Lock lock(r.mutex);
     r.generation.fetch_add(1, std::memory_order_release);
     std::erase_if(r.functions, [&](const auto& entry) {
         return (module != nullptr && entry.second->module == module) ||
@@ -56,16 +56,17 @@ void forget_functions_of(CUmodule module, CUlibrary library) {
         r.modules.erase(module);
     }
     if (library != nullptr) {
-        std::erase_if(r.kernel_functions, [&](const auto& entry) { return !r.functions.contains(entry.second); });
+        std::erase_if(r.kernel_functions,
+                      [&](const auto& entry) GP_REQUIRES(r.mutex) { return !r.functions.contains(entry.second); });
         r.libraries.erase(library);
     }
 }
 
 void forget_kernel_functions(CUcontext context) {
     Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
+    const Lock lock(r.mutex);
     r.generation.fetch_add(1, std::memory_order_release);
-    std::erase_if(r.kernel_functions, [&](const auto& entry) {
+    std::erase_if(r.kernel_functions, [&](const auto& entry) GP_REQUIRES(r.mutex) {
         if (entry.first.second != context) {
             return false;
         }
@@ -98,7 +99,7 @@ CUresult find_launch_target(CUfunction function, const ContextState& context, La
 
 std::shared_ptr<const FunctionInfo> function_info(CUfunction function) {
     Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
+    const Lock lock(r.mutex);
     const auto it = r.functions.find(function);
     return it == r.functions.end() ? nullptr : it->second;
 }

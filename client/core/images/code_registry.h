@@ -10,7 +10,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -18,32 +17,34 @@
 #include "client/core/dispatch/remote.h"
 #include "client/core/images/code.h"
 #include "client/core/images/jit_options.h"
+#include "common/mutex.h"
 
 namespace gpupool::client {
 
 struct Library {
-    std::mutex loading;
-    std::vector<std::byte> image;  // kept until it is loaded
+    Mutex loading;
+    std::vector<std::byte> image GP_GUARDED_BY(loading);  // kept until it is loaded
     // image of the application, which keeps it in place (CU_LIBRARY_BINARY_IS_PRESERVED)
     const void* preserved = nullptr;
     JitOptions options;
-    bool loaded = false;
+    bool loaded GP_GUARDED_BY(loading) = false;
     CUlibrary remote_handle = nullptr;  // the handle that the server knows
-    std::map<std::string, CUkernel> kernels;
+    std::map<std::string, CUkernel> kernels GP_GUARDED_BY(loading);
     CUmodule module = nullptr;
 };
 
 struct Module {
-    std::mutex resolving;
-    std::map<std::string, CUfunction> functions;
+    Mutex resolving;
+    std::map<std::string, CUfunction> functions GP_GUARDED_BY(resolving);
 };
 
 struct Registry {
-    std::mutex mutex;
-    std::unordered_map<CUlibrary, std::shared_ptr<Library>> libraries;
-    std::unordered_map<CUmodule, std::shared_ptr<Module>> modules;
-    std::unordered_map<CUfunction, std::shared_ptr<const FunctionInfo>> functions;  // including kernels
-    std::map<std::pair<CUkernel, CUcontext>, CUfunction> kernel_functions;
+    Mutex mutex;
+    std::unordered_map<CUlibrary, std::shared_ptr<Library>> libraries GP_GUARDED_BY(mutex);
+    std::unordered_map<CUmodule, std::shared_ptr<Module>> modules GP_GUARDED_BY(mutex);
+    // Including kernels.
+    std::unordered_map<CUfunction, std::shared_ptr<const FunctionInfo>> functions GP_GUARDED_BY(mutex);
+    std::map<std::pair<CUkernel, CUcontext>, CUfunction> kernel_functions GP_GUARDED_BY(mutex);
     std::atomic<std::uint64_t> generation{1};  // incremented when known handles are forgotten
 };
 Registry& registry();

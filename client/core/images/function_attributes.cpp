@@ -14,7 +14,7 @@ FunctionAttributes::OnDevice* FunctionAttributes::on(CUdevice device) {
     if (OnDevice* const there = place.load(std::memory_order_acquire)) {
         return there;
     }
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (OnDevice* const there = place.load(std::memory_order_relaxed)) {
         return there;
     }
@@ -64,18 +64,18 @@ void FunctionAttributes::OnDevice::learn(const Values& values) {
 
 void FunctionAttributes::OnDevice::set(CUfunction_attribute attribute, int value) {
     values_[static_cast<std::size_t>(attribute)].store(value, std::memory_order_relaxed);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     answers_.clear();
 }
 
 void FunctionAttributes::OnDevice::forget() {
     known_.store(false, std::memory_order_release);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     answers_.clear();
 }
 
 bool FunctionAttributes::OnDevice::find_answer(const std::string& question, std::size_t& answer) const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto it = answers_.find(question);
     if (it == answers_.end()) {
         return false;
@@ -85,7 +85,7 @@ bool FunctionAttributes::OnDevice::find_answer(const std::string& question, std:
 }
 
 void FunctionAttributes::OnDevice::keep_answer(const std::string& question, std::size_t answer) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (answers_.size() >= kMaxAnswers) {
         answers_.clear();
     }

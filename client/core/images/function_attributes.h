@@ -12,10 +12,10 @@
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "common/mutex.h"
 #include "protocol/calls/call.h"
 
 namespace gpupool::client {
@@ -50,8 +50,8 @@ class FunctionAttributes {
 
         std::atomic<bool> known_{false};
         std::array<std::atomic<int>, CU_FUNC_ATTRIBUTE_MAX> values_{};
-        mutable std::mutex mutex_;
-        std::map<std::string, std::size_t> answers_;
+        mutable Mutex mutex_;
+        std::map<std::string, std::size_t> answers_ GP_GUARDED_BY(mutex_);
     };
 
     // Null for an invalid device number.
@@ -59,9 +59,9 @@ class FunctionAttributes {
     void learn(CUdevice device, const OnDevice::Values& values);
 
   private:
-    std::mutex mutex_;
+    Mutex mutex_;
     std::array<std::atomic<OnDevice*>, kMaxDevices> by_device_{};
-    std::vector<std::unique_ptr<OnDevice>> owned_;
+    std::vector<std::unique_ptr<OnDevice>> owned_ GP_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpupool::client

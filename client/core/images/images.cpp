@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
-#include <mutex>
 #include <optional>
 #include <set>
 
@@ -12,6 +11,7 @@
 #include "common/environment.h"
 #include "common/fatbin/image.h"
 #include "common/fatbin/select.h"
+#include "common/mutex.h"
 
 namespace gpupool::client {
 
@@ -113,9 +113,9 @@ CUresult send_part(const ImageHash& hash, std::size_t offset, std::size_t unpack
 }  // namespace
 
 CUresult send_image(std::span<const std::byte> image, const ImageHash& hash) {
-    static auto& mutex = *new std::mutex;
+    static auto& mutex = *new Mutex;
     static auto& sent = *new std::set<ImageHash>;
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     if (sent.contains(hash)) {
         return CUDA_SUCCESS;  // another thread has sent it since the server answered
     }

@@ -70,23 +70,24 @@ void AddressWindow::keep(const std::vector<std::pair<std::uint64_t, std::uint64_
             munmap(reinterpret_cast<void*>(candidate), size);
         }
     }
+    const Lock lock(mutex_);
     base_ = base;
     bytes_ = bytes;
     free_ = {{base, bytes}};
 }
 
 std::uint64_t AddressWindow::allocate(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wanted) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return allocate_locked(bytes, alignment, wanted);
 }
 
 void AddressWindow::free(std::uint64_t address, std::uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     free_locked(address, bytes);
 }
 
 std::uint64_t AddressWindow::reserve(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wanted) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const std::uint64_t address = allocate_locked(bytes, alignment, wanted);
     if (address != 0) {
         reserved_[address] = bytes;
@@ -95,7 +96,7 @@ std::uint64_t AddressWindow::reserve(std::uint64_t bytes, std::uint64_t alignmen
 }
 
 bool AddressWindow::unreserve(std::uint64_t address, std::uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto it = reserved_.find(address);
     if (it == reserved_.end() || it->second != bytes) {
         return false;
@@ -106,7 +107,7 @@ bool AddressWindow::unreserve(std::uint64_t address, std::uint64_t bytes) {
 }
 
 bool AddressWindow::is_reserved(std::uint64_t address, std::uint64_t bytes) const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     while (true) {
         const auto it = find_block(reserved_, address, [](std::uint64_t size) { return size; });
         if (it == reserved_.end()) {
@@ -126,17 +127,18 @@ std::uint64_t AddressWindow::allocate_locked(std::uint64_t bytes, std::uint64_t 
         return 0;
     }
     bytes = round_up(bytes, kGranularity);
-    const auto take = [&](std::map<std::uint64_t, std::uint64_t>::iterator it, std::uint64_t at) {
-        const std::uint64_t start = it->first, end = it->first + it->second;
-        free_.erase(it);
-        if (at != start) {
-            free_[start] = at - start;
-        }
-        if (at + bytes != end) {
-            free_[at + bytes] = end - at - bytes;
-        }
-        return at;
-    };
+    const auto take = [&](std::map<std::uint64_t, std::uint64_t>::iterator it, std::uint64_t at)
+                          GP_NO_THREAD_SAFETY_ANALYSIS {
+                              const std::uint64_t start = it->first, end = it->first + it->second;
+                              free_.erase(it);
+                              if (at != start) {
+                                  free_[start] = at - start;
+                              }
+                              if (at + bytes != end) {
+                                  free_[at + bytes] = end - at - bytes;
+                              }
+                              return at;
+                          };
     if (wanted != 0 && wanted % kGranularity == 0 && wanted % alignment == 0) {
         auto it = free_.upper_bound(wanted);
         if (it != free_.begin() && wanted - std::prev(it)->first <= std::prev(it)->second &&

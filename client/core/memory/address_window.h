@@ -8,9 +8,10 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <utility>
 #include <vector>
+
+#include "common/mutex.h"
 
 namespace gpupool::client {
 
@@ -41,12 +42,14 @@ class AddressWindow {
     [[nodiscard]] bool is_reserved(std::uint64_t address, std::uint64_t bytes) const;
 
   private:
-    std::uint64_t allocate_locked(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wanted);
-    void free_locked(std::uint64_t address, std::uint64_t bytes);
+    std::uint64_t allocate_locked(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wanted)
+        GP_REQUIRES(mutex_);
+    void free_locked(std::uint64_t address, std::uint64_t bytes) GP_REQUIRES(mutex_);
 
     std::uint64_t base_ = 0, bytes_ = 0;
-    mutable std::mutex mutex_;
-    std::map<std::uint64_t, std::uint64_t> free_, reserved_;  // address, bytes
+    mutable Mutex mutex_;
+    // Address, bytes.
+    std::map<std::uint64_t, std::uint64_t> free_ GP_GUARDED_BY(mutex_), reserved_ GP_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpupool::client

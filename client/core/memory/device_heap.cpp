@@ -19,7 +19,7 @@ CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
     if (bytes > kMaxBytes) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    Lock lock(mutex_);
+    UniqueLock lock(mutex_);
     if (bytes >= kLargeBytes) {
         return allocate_large(lock, round_up(bytes, AddressWindow::kGranularity), address);
     }
@@ -27,7 +27,7 @@ CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
     for (address = take(bytes); address == 0; address = take(bytes)) {
         if (growing_) {
             const trace::Wait waiting;
-            grown_.wait(lock, [&] { return !growing_; });
+            grown_.wait(lock, [&]() GP_REQUIRES(mutex_) { return !growing_; });
             continue;
         }
         growing_ = true;
@@ -47,7 +47,7 @@ void DeviceHeap::note_block(std::uint64_t address, std::uint64_t bytes) {
     std::prev(slabs_.upper_bound(address))->second.used_bytes += bytes;
 }
 
-CUresult DeviceHeap::allocate_large(Lock& lock, std::uint64_t bytes, std::uint64_t& address) {
+CUresult DeviceHeap::allocate_large(UniqueLock& lock, std::uint64_t bytes, std::uint64_t& address) {
     if (spare_.there && spare_.bytes == bytes) {
         address = std::exchange(spare_, {}).address;
         slabs_[address] = {bytes, 0, false};
@@ -70,7 +70,7 @@ CUresult DeviceHeap::allocate_large(Lock& lock, std::uint64_t bytes, std::uint64
     return CUDA_SUCCESS;
 }
 
-void DeviceHeap::prepare_spare(Lock& lock, std::uint64_t bytes) {
+void DeviceHeap::prepare_spare(UniqueLock& lock, std::uint64_t bytes) {
     if (spare_.bytes != 0 || !server_.prepare) {
         return;  // one was asked for already
     }
@@ -79,9 +79,11 @@ void DeviceHeap::prepare_spare(Lock& lock, std::uint64_t bytes) {
         return;
     }
     spare_ = {address, bytes, false};
-    lock.unlock();
-    const CUresult sent = server_.prepare(address, bytes);
-    lock.lock();
+    CUresult sent = CUDA_SUCCESS;
+    {
+        const Unlocked unlocked(lock, mutex_);
+        sent = server_.prepare(address, bytes);
+    }
     if (sent != CUDA_SUCCESS) {
         spare_ = {};
         window_.free(address, bytes);
@@ -89,7 +91,7 @@ void DeviceHeap::prepare_spare(Lock& lock, std::uint64_t bytes) {
 }
 
 bool DeviceHeap::prepared(std::uint64_t address, CUresult result) {
-    const std::lock_guard lock(mutex_);
+    const UniqueLock lock(mutex_);
     if (spare_.bytes == 0 || spare_.address != address || spare_.there) {
         return false;
     }
@@ -102,7 +104,7 @@ bool DeviceHeap::prepared(std::uint64_t address, CUresult result) {
     return true;
 }
 
-bool DeviceHeap::release_spare(Lock& lock) {
+bool DeviceHeap::release_spare(UniqueLock& lock) {
     if (!spare_.there) {
         return false;
     }
@@ -111,15 +113,14 @@ bool DeviceHeap::release_spare(Lock& lock) {
     return true;
 }
 
-void DeviceHeap::give_back(Lock& lock, std::uint64_t address, std::uint64_t bytes) {
-    lock.unlock();
+void DeviceHeap::give_back(UniqueLock& lock, std::uint64_t address, std::uint64_t bytes) {
+    const Unlocked unlocked(lock, mutex_);
     server_.release(address, bytes);
     window_.free(address, bytes);  // only after the release was sent
-    lock.lock();
 }
 
 // Commits a slab with room for a block of `bytes`, and for more if there is memory.
-CUresult DeviceHeap::commit_shared_slab(Lock& lock, std::uint64_t bytes) {
+CUresult DeviceHeap::commit_shared_slab(UniqueLock& lock, std::uint64_t bytes) {
     const std::uint64_t least = round_up(bytes, AddressWindow::kGranularity);
     const std::uint64_t wanted = std::max(least, std::clamp(shared_bytes_, kLeastSlabBytes, kMaxSlabBytes));
     std::uint64_t slab = 0;
@@ -133,21 +134,22 @@ CUresult DeviceHeap::commit_shared_slab(Lock& lock, std::uint64_t bytes) {
     return result;
 }
 
-CUresult DeviceHeap::commit(Lock& lock, std::uint64_t address, std::uint64_t bytes) {
+CUresult DeviceHeap::commit(UniqueLock& lock, std::uint64_t address, std::uint64_t bytes) {
     const std::uint64_t cleared = cleared_;
-    lock.unlock();
-    CUresult result = server_.commit(address, bytes);
-    lock.lock();
+    CUresult result = CUDA_SUCCESS;
+    {
+        const Unlocked unlocked(lock, mutex_);
+        result = server_.commit(address, bytes);
+    }
     if (result == CUDA_SUCCESS && cleared != cleared_) {  // the context ended in between
-        lock.unlock();
+        const Unlocked unlocked(lock, mutex_);
         server_.release(address, bytes);
-        lock.lock();
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     return result;
 }
 
-CUresult DeviceHeap::commit_slab(Lock& lock, std::uint64_t bytes, bool shared, std::uint64_t& address) {
+CUresult DeviceHeap::commit_slab(UniqueLock& lock, std::uint64_t bytes, bool shared, std::uint64_t& address) {
     address = window_.allocate(bytes);
     if (address == 0) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -206,7 +208,7 @@ void DeviceHeap::put_free(std::uint64_t address, std::uint64_t bytes) {
 }
 
 void DeviceHeap::free(std::uint64_t address) {
-    Lock lock(mutex_);
+    UniqueLock lock(mutex_);
     const auto block = blocks_.find(address);
     if (block == blocks_.end()) {
         return;
@@ -221,7 +223,7 @@ void DeviceHeap::free(std::uint64_t address) {
     release_if_empty(lock, slab);
 }
 
-void DeviceHeap::release(Lock& lock, SlabPlace slab) {
+void DeviceHeap::release(UniqueLock& lock, SlabPlace slab) {
     const auto [address, facts] = *slab;
     if (facts.shared) {
         erase_free(free_.find(address));
@@ -232,11 +234,11 @@ void DeviceHeap::release(Lock& lock, SlabPlace slab) {
 }
 
 bool DeviceHeap::trim() {
-    Lock lock(mutex_);
+    UniqueLock lock(mutex_);
     return release_empty(lock);
 }
 
-bool DeviceHeap::release_empty(Lock& lock) {
+bool DeviceHeap::release_empty(UniqueLock& lock) {
     const bool had_spare = release_spare(lock);
     const SlabPlace empty = find_empty(slabs_.end());
     if (empty == slabs_.end()) {
@@ -254,7 +256,7 @@ DeviceHeap::SlabPlace DeviceHeap::find_empty(SlabPlace but) {
     return slab;
 }
 
-void DeviceHeap::release_if_empty(Lock& lock, SlabPlace slab) {
+void DeviceHeap::release_if_empty(UniqueLock& lock, SlabPlace slab) {
     if (slab->second.used_bytes != 0) {
         return;
     }
@@ -272,7 +274,7 @@ void DeviceHeap::release_if_empty(Lock& lock, SlabPlace slab) {
 void DeviceHeap::clear() {
     std::map<std::uint64_t, Slab> slabs;
     {
-        Lock lock(mutex_);
+        UniqueLock lock(mutex_);
         release_spare(lock);
         ++cleared_;
         slabs.swap(slabs_);
@@ -288,7 +290,7 @@ void DeviceHeap::clear() {
 }
 
 std::uint64_t DeviceHeap::free_bytes() const {
-    const std::lock_guard lock(mutex_);
+    const UniqueLock lock(mutex_);
     std::uint64_t total = spare_.there ? spare_.bytes : 0;
     for (const auto& [address, bytes] : free_) {
         total += bytes;

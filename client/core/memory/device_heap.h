@@ -19,16 +19,15 @@
 // Errors: the driver's.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory_resource>
-#include <mutex>
 #include <set>
 
 #include "client/core/memory/address_window.h"
 #include "client/core/memory/size_history.h"
+#include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
 
 namespace gpupool::client {
@@ -72,40 +71,42 @@ class DeviceHeap {
         std::uint64_t address = 0, bytes = 0;  // 0: no spare
         bool there = false;                    // committed; false while the server has not answered
     };
-    using Lock = std::unique_lock<std::mutex>;
-    CUresult allocate_large(Lock& lock, std::uint64_t bytes, std::uint64_t& address);
-    void prepare_spare(Lock& lock, std::uint64_t bytes);
-    bool release_spare(Lock& lock);
-    void give_back(Lock& lock, std::uint64_t address, std::uint64_t bytes);
-    CUresult commit(Lock& lock, std::uint64_t address, std::uint64_t bytes);
-    CUresult commit_slab(Lock& lock, std::uint64_t bytes, bool shared, std::uint64_t& address);
-    CUresult commit_shared_slab(Lock& lock, std::uint64_t bytes);
-    std::uint64_t take(std::uint64_t bytes);
-    void note_block(std::uint64_t address, std::uint64_t bytes);
-    void put_free(std::uint64_t address, std::uint64_t bytes);
-    void erase_free(std::pmr::map<std::uint64_t, std::uint64_t>::iterator it);
+    CUresult allocate_large(UniqueLock& lock, std::uint64_t bytes, std::uint64_t& address) GP_REQUIRES(mutex_);
+    void prepare_spare(UniqueLock& lock, std::uint64_t bytes) GP_REQUIRES(mutex_);
+    bool release_spare(UniqueLock& lock) GP_REQUIRES(mutex_);
+    void give_back(UniqueLock& lock, std::uint64_t address, std::uint64_t bytes) GP_REQUIRES(mutex_);
+    CUresult commit(UniqueLock& lock, std::uint64_t address, std::uint64_t bytes) GP_REQUIRES(mutex_);
+    CUresult commit_slab(UniqueLock& lock, std::uint64_t bytes, bool shared, std::uint64_t& address)
+        GP_REQUIRES(mutex_);
+    CUresult commit_shared_slab(UniqueLock& lock, std::uint64_t bytes) GP_REQUIRES(mutex_);
+    std::uint64_t take(std::uint64_t bytes) GP_REQUIRES(mutex_);
+    void note_block(std::uint64_t address, std::uint64_t bytes) GP_REQUIRES(mutex_);
+    void put_free(std::uint64_t address, std::uint64_t bytes) GP_REQUIRES(mutex_);
+    void erase_free(std::pmr::map<std::uint64_t, std::uint64_t>::iterator it) GP_REQUIRES(mutex_);
     using SlabPlace = std::map<std::uint64_t, Slab>::iterator;
-    void release(Lock& lock, SlabPlace slab);
-    bool release_empty(Lock& lock);
-    void release_if_empty(Lock& lock, SlabPlace slab);
+    void release(UniqueLock& lock, SlabPlace slab) GP_REQUIRES(mutex_);
+    bool release_empty(UniqueLock& lock) GP_REQUIRES(mutex_);
+    void release_if_empty(UniqueLock& lock, SlabPlace slab) GP_REQUIRES(mutex_);
     // The first empty shared slab other than `but`, or slabs_.end().
-    SlabPlace find_empty(SlabPlace but);
+    SlabPlace find_empty(SlabPlace but) GP_REQUIRES(mutex_);
 
     AddressWindow& window_;
     const Server server_;
-    mutable std::mutex mutex_;
-    std::condition_variable grown_;        // notified when growing_ becomes false
-    bool growing_ = false;                 // a thread is asking for a shared slab
-    std::uint64_t cleared_ = 0;            // number of clear() calls
-    std::map<std::uint64_t, Slab> slabs_;  // by address
-    std::uint64_t shared_bytes_ = 0;       // total size of the shared slabs
+    mutable Mutex mutex_;
+    Condition grown_;                                            // notified when growing_ becomes false
+    bool growing_ GP_GUARDED_BY(mutex_) = false;                 // a thread is asking for a shared slab
+    std::uint64_t cleared_ GP_GUARDED_BY(mutex_) = 0;            // number of clear() calls
+    std::map<std::uint64_t, Slab> slabs_ GP_GUARDED_BY(mutex_);  // by address
+    std::uint64_t shared_bytes_ GP_GUARDED_BY(mutex_) = 0;       // total size of the shared slabs
     std::pmr::unsynchronized_pool_resource
         nodes_;  // for the next three: calls allocate only when a map exceeds its largest size so far
-    std::pmr::map<std::uint64_t, std::uint64_t> blocks_{&nodes_};                   // in use: address, bytes
-    std::pmr::map<std::uint64_t, std::uint64_t> free_{&nodes_};                     // in shared slabs: address, bytes
-    std::pmr::set<std::pair<std::uint64_t, std::uint64_t>> free_by_size_{&nodes_};  // bytes, address
-    Spare spare_;
-    SizeHistory large_;  // sizes of large blocks
+    std::pmr::map<std::uint64_t, std::uint64_t> blocks_ GP_GUARDED_BY(mutex_){&nodes_};  // in use: address, bytes
+    // In shared slabs: address, bytes.
+    std::pmr::map<std::uint64_t, std::uint64_t> free_ GP_GUARDED_BY(mutex_){&nodes_};
+    // Bytes, address.
+    std::pmr::set<std::pair<std::uint64_t, std::uint64_t>> free_by_size_ GP_GUARDED_BY(mutex_){&nodes_};
+    Spare spare_ GP_GUARDED_BY(mutex_);
+    SizeHistory large_ GP_GUARDED_BY(mutex_);  // sizes of large blocks
 };
 
 }  // namespace gpupool::client

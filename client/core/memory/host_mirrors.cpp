@@ -34,7 +34,7 @@ std::uint64_t HostMirrors::device_address(std::uint64_t address) const {
     if (count_.load(std::memory_order_acquire) == 0) {
         return 0;
     }
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const Mirror* const mirror = find(address);
     return mirror == nullptr
                ? 0
@@ -45,7 +45,7 @@ bool HostMirrors::is_host(std::uint64_t address) const {
     if (count_.load(std::memory_order_acquire) == 0) {
         return false;
     }
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (find_of_device(address) != nullptr) {
         return true;
     }
@@ -58,7 +58,7 @@ bool HostMirrors::add(std::uint64_t base, std::uint64_t bytes, std::uint64_t dev
     if (baseline.data() == nullptr) {
         return false;
     }
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     Mirror& mirror = mirrors_[base];
     mirror.block = {device_base, reinterpret_cast<std::byte*>(base), baseline.data(), bytes};
     mirror.baseline = std::move(baseline);
@@ -71,7 +71,7 @@ bool HostMirrors::add(std::uint64_t base, std::uint64_t bytes, std::uint64_t dev
 }
 
 void HostMirrors::add_shared(std::uint64_t base, std::uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     Mirror& mirror = mirrors_[base];
     mirror.block = {base, reinterpret_cast<std::byte*>(base), nullptr, bytes};
     mirror.shared = true;
@@ -82,7 +82,7 @@ bool HostMirrors::is_shared(std::uint64_t address) const {
     if (count_.load(std::memory_order_acquire) == 0) {
         return false;
     }
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const Mirror* const mirror = find(address);
     return mirror != nullptr && mirror->shared;
 }
@@ -93,8 +93,8 @@ void HostMirrors::count() {
 }
 
 void HostMirrors::remove(std::uint64_t base) {
-    const std::lock_guard publishing(publishing_);
-    const std::lock_guard lock(mutex_);
+    const Lock publishing(publishing_);
+    const Lock lock(mutex_);
     if (const auto it = mirrors_.find(base); it != mirrors_.end()) {
         if (!it->second.shared) {
             device_bases_.erase(it->second.block.address);
@@ -127,7 +127,7 @@ void HostMirrors::compare(Mirror& mirror, codec::SharedBlock part,
 }
 
 CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::byte>)>& send) {
-    const std::lock_guard publishing(publishing_);
+    const Lock publishing(publishing_);
     // Sending may wait for the other side, whose data the receiving thread applies under mutex_. So never send with
     // mutex_ held.
     std::vector<std::byte>& records = to_send_.records;
@@ -146,7 +146,7 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
         return result;
     };
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         for (const auto& [base, mirror] : mirrors_) {
             if (!mirror.shared) {
                 bases.push_back(base);
@@ -156,7 +156,7 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
     for (const std::uint64_t base : bases) {
         for (std::uint64_t offset = 0;; offset += kPartBytes) {
             {
-                const std::lock_guard lock(mutex_);
+                const Lock lock(mutex_);
                 const auto it = mirrors_.find(base);
                 if (it == mirrors_.end() || it->second.gone || it->second.shared || offset >= it->second.block.bytes) {
                     break;
@@ -181,29 +181,31 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
 }
 
 bool HostMirrors::apply(std::span<const std::byte> record) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     bool gone = false;
-    const bool applied = codec::apply_changes(record, [&](std::uint64_t address) -> const codec::SharedBlock* {
-        Mirror* const mirror = find_of_device(address);
-        if (mirror == nullptr) {
-            return nullptr;
-        }
-        if (mirror->owner == Owner::application && !mirror->gone) {
-            const std::uint64_t offset = address - mirror->block.address;
-            const std::size_t bytes = std::min<std::size_t>(codec::kChangeWindowBytes, mirror->block.bytes - offset);
-            if (!own_memory_is_writable(mirror->block.memory + offset, bytes)) {
-                leave_alone(*mirror);
+    const bool applied =
+        codec::apply_changes(record, [&](std::uint64_t address) GP_REQUIRES(mutex_) -> const codec::SharedBlock* {
+            Mirror* const mirror = find_of_device(address);
+            if (mirror == nullptr) {
+                return nullptr;
             }
-        }
-        gone = mirror->gone;
-        return gone ? nullptr : &mirror->block;
-    });
+            if (mirror->owner == Owner::application && !mirror->gone) {
+                const std::uint64_t offset = address - mirror->block.address;
+                const std::size_t bytes =
+                    std::min<std::size_t>(codec::kChangeWindowBytes, mirror->block.bytes - offset);
+                if (!own_memory_is_writable(mirror->block.memory + offset, bytes)) {
+                    leave_alone(*mirror);
+                }
+            }
+            gone = mirror->gone;
+            return gone ? nullptr : &mirror->block;
+        });
     return applied || gone;
 }
 
 void HostMirrors::watch(std::function<bool()> publish) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (std::exchange(watching_, true)) {
             return;
         }

@@ -28,10 +28,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
 #include "protocol/codec/memory_changes.h"
 
@@ -74,28 +74,28 @@ class HostMirrors {
         bool gone = false;  // the application's memory is not accessible any more
         bool shared = false;
     };
-    void count();  // needs mutex_
-    // Need mutex_. By the program's address, and by the GPU's, which records contain.
-    const Mirror* find(std::uint64_t address) const;
-    Mirror* find_of_device(std::uint64_t address) const;  // not of shared memory
-    // Need mutex_.
-    static void leave_alone(Mirror& mirror);
-    void compare(Mirror& mirror, codec::SharedBlock part, const std::function<void(std::span<const std::byte>)>& emit);
+    void count() GP_REQUIRES(mutex_);
+    // By the program's address, and by the GPU's, which records contain.
+    const Mirror* find(std::uint64_t address) const GP_REQUIRES(mutex_);
+    Mirror* find_of_device(std::uint64_t address) const GP_REQUIRES(mutex_);  // not of shared memory
+    static void leave_alone(Mirror& mirror);                                  // needs mutex_
+    void compare(Mirror& mirror, codec::SharedBlock part, const std::function<void(std::span<const std::byte>)>& emit)
+        GP_REQUIRES(mutex_);
 
     // Lock order: before mutex_. Held while sending. Guards to_send_, which keeps its capacity.
-    std::mutex publishing_;
+    Mutex publishing_;
     struct ToSend {
         std::vector<std::byte> records;
         std::vector<std::size_t> ends;     // end offset of each record
         std::vector<std::uint64_t> bases;  // base addresses of the mirrors to compare
     } to_send_;
-    mutable std::mutex mutex_;                       // guards the members below
-    std::map<std::uint64_t, Mirror> mirrors_;        // by the program's address
-    std::map<std::uint64_t, Mirror*> device_bases_;  // by the GPU's address
-    std::vector<std::byte> copy_;                    // copy of the application's memory for a comparison
-    std::atomic<std::size_t> count_{0};              // size of mirrors_
-    std::atomic<std::size_t> compared_{0};           // size of device_bases_: mirrors with a baseline
-    bool watching_ = false;
+    mutable Mutex mutex_;                                                  // guards the members below
+    std::map<std::uint64_t, Mirror> mirrors_ GP_GUARDED_BY(mutex_);        // by the program's address
+    std::map<std::uint64_t, Mirror*> device_bases_ GP_GUARDED_BY(mutex_);  // by the GPU's address
+    std::vector<std::byte> copy_ GP_GUARDED_BY(mutex_);  // copy of the application's memory for a comparison
+    std::atomic<std::size_t> count_{0};                  // size of mirrors_
+    std::atomic<std::size_t> compared_{0};               // size of device_bases_: mirrors with a baseline
+    bool watching_ GP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpupool::client

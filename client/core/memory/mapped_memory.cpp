@@ -3,12 +3,12 @@
 #include <sys/mman.h>
 
 #include <atomic>
-#include <mutex>
 #include <optional>
 #include <span>
 
 #include "client/core/dispatch/remote.h"
 #include "common/log.h"
+#include "common/mutex.h"
 #include "protocol/transport/shm/memory.h"
 
 namespace gpupool::client {
@@ -74,8 +74,8 @@ void* allocate_shared(Session& session, CUcontext context, std::uint64_t bytes, 
     end_registered(session, address, bytes);
     // The worker takes descriptors in the order of the commands that name them. So the lock is held over a sendmsg and
     // until the worker has answered. Only allocations of pinned memory take it, and they wait for their replies anyway.
-    static auto& giving = *new std::mutex;
-    const std::lock_guard lock(giving);
+    static auto& giving = *new Mutex;
+    const Lock lock(giving);
     const Status given = session.connection().give(file->get(), address);
     const CUresult result =
         given ? remote<calls::gpHostShare>(context, CUdeviceptr{address}, bytes) : CUDA_ERROR_NOT_SUPPORTED;
@@ -100,8 +100,8 @@ CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhe
     if (!range_to_mirror()) {
         return CUDA_SUCCESS;
     }
-    static auto& making = *new std::mutex;  // one thread at a time: the second finds the mirror
-    const std::lock_guard lock(making);
+    static auto& making = *new Mutex;  // one thread at a time: the second finds the mirror
+    const Lock lock(making);
     const auto range = range_to_mirror();
     if (!range) {
         return CUDA_SUCCESS;

@@ -1,7 +1,6 @@
 #include "client/core/memory/memory_map.h"
 
 #include <algorithm>
-#include <mutex>
 
 #include "common/blocks.h"
 
@@ -22,7 +21,7 @@ auto first_behind(Ranges& ranges, std::uint64_t address) {
 }  // namespace
 
 void MemoryMap::add(MemoryRange range) {
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     range.id = next_id_++;
     if (!range.on_device()) {
         host_begin_.store(std::min(host_begin_.load(), range.base), std::memory_order_release);
@@ -32,7 +31,7 @@ void MemoryMap::add(MemoryRange range) {
 }
 
 std::optional<MemoryRange> MemoryMap::remove(std::uint64_t base) {
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     const auto it = ranges_.find(base);
     if (it == ranges_.end()) {
         return std::nullopt;
@@ -43,20 +42,20 @@ std::optional<MemoryRange> MemoryMap::remove(std::uint64_t base) {
 }
 
 std::optional<MemoryRange> MemoryMap::find(std::uint64_t address) const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     const auto it = find_block(ranges_, address, bytes_of);
     return it == ranges_.end() ? std::nullopt : std::optional(it->second);
 }
 
 std::optional<MemoryRange> MemoryMap::find_within(std::uint64_t address, std::uint64_t bytes) const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     const auto it = first_behind(ranges_, address);
     return it != ranges_.end() && it->first - std::min(it->first, address) < bytes ? std::optional(it->second)
                                                                                    : std::nullopt;
 }
 
 std::vector<MemoryRange> MemoryMap::remove_registered(std::uint64_t address, std::uint64_t bytes) {
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     std::vector<MemoryRange> removed;
     auto it = first_behind(ranges_, address);
     while (it != ranges_.end() && it->first < address + bytes) {
@@ -71,7 +70,7 @@ std::vector<MemoryRange> MemoryMap::remove_registered(std::uint64_t address, std
 }
 
 std::vector<MemoryRange> MemoryMap::remove_of(const ContextState* context) {
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     std::vector<MemoryRange> removed;
     for (auto it = ranges_.begin(); it != ranges_.end();) {
         if (it->second.context == context) {
@@ -85,7 +84,7 @@ std::vector<MemoryRange> MemoryMap::remove_of(const ContextState* context) {
 }
 
 bool MemoryMap::set_sync_memops(std::uint64_t address, bool on) {
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     const auto it = find_block(ranges_, address, bytes_of);
     if (it == ranges_.end()) {
         return false;

@@ -10,9 +10,9 @@
 #include <map>
 #include <memory_resource>
 #include <optional>
-#include <shared_mutex>
 #include <vector>
 
+#include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
 
 namespace gpupool::client {
@@ -61,10 +61,11 @@ class MemoryMap {
     bool set_sync_memops(std::uint64_t address, bool on);
 
   private:
-    mutable std::shared_mutex mutex_;
-    std::pmr::unsynchronized_pool_resource nodes_;  // calls allocate only when there are more ranges than ever before
-    std::pmr::map<std::uint64_t, MemoryRange> ranges_{&nodes_};
-    std::uint64_t next_id_ = 1;
+    mutable SharedMutex mutex_;
+    // Calls allocate only when there are more ranges than ever before.
+    std::pmr::unsynchronized_pool_resource nodes_ GP_GUARDED_BY(mutex_);
+    std::pmr::map<std::uint64_t, MemoryRange> ranges_ GP_GUARDED_BY(mutex_){&nodes_};
+    std::uint64_t next_id_ GP_GUARDED_BY(mutex_) = 1;
     std::atomic<std::uint64_t> host_begin_{~std::uint64_t{0}}, host_end_{0};  // bounds of all host memory so far
 };
 

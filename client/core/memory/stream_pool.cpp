@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "common/mutex.h"
+
 namespace gpupool::client {
 namespace {
 
@@ -24,7 +26,7 @@ CUresult StreamPool::allocate(std::uint64_t bytes, const StreamKey& stream, std:
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     bytes = rounded(bytes);
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     if (take(bytes, stream, address)) {
         return CUDA_SUCCESS;
     }
@@ -90,7 +92,7 @@ StreamPool::Place StreamPool::take_kept(std::pmr::set<Place>::iterator it) {
 }
 
 bool StreamPool::free(std::uint64_t address, const Where& where, std::uint64_t now, const SetFence& fence) {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     const auto place = take_back(address);
     if (!place) {
         return false;
@@ -121,18 +123,18 @@ bool StreamPool::free(std::uint64_t address, const Where& where, std::uint64_t n
 }
 
 void StreamPool::adopt(std::uint64_t address, std::uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     usage_.reserved_bytes += bytes;
     give({bytes, address});
 }
 
 bool StreamPool::holds(std::uint64_t address) const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return live_.contains(address);
 }
 
 bool StreamPool::free_complete(std::uint64_t address) {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     const auto place = take_back(address);
     if (!place) {
         return false;
@@ -154,7 +156,8 @@ void StreamPool::put_back(const Place& place) {
     unused_.push_back(place.second);
 }
 
-void StreamPool::return_unused(std::unique_lock<std::mutex>& lock) {
+// The analysis does not follow a lock that a function was given.
+void StreamPool::return_unused(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
     const std::vector<std::uint64_t> unused = std::exchange(unused_, {});
     lock.unlock();
     for (const std::uint64_t address : unused) {
@@ -187,7 +190,7 @@ void StreamPool::complete(Stream& stream, std::uint64_t command) {
 }
 
 void StreamPool::complete(const StreamKey& key, std::uint64_t command) {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     if (const auto it = streams_.find(key); it != streams_.end()) {
         complete(it->second, command);
     }
@@ -195,7 +198,7 @@ void StreamPool::complete(const StreamKey& key, std::uint64_t command) {
 }
 
 void StreamPool::complete(const ContextState& context, std::uint64_t command) {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     for (auto& [key, stream] : streams_) {
         if (stream.context == &context) {
             complete(stream, command);
@@ -205,7 +208,7 @@ void StreamPool::complete(const ContextState& context, std::uint64_t command) {
 }
 
 void StreamPool::end(const ContextState& context) {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     for (auto it = streams_.begin(); it != streams_.end();) {
         if (it->second.context == &context) {
             complete(it->second, std::numeric_limits<std::uint64_t>::max());
@@ -218,7 +221,7 @@ void StreamPool::end(const ContextState& context) {
 }
 
 void StreamPool::release(std::uint64_t keep_bytes) {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     poll_fences();
     while (!kept_.empty() && usage_.reserved_bytes > keep_bytes) {
         const Place place = take_kept(kept_.begin());
@@ -229,23 +232,23 @@ void StreamPool::release(std::uint64_t keep_bytes) {
 }
 
 void StreamPool::set_release_threshold(std::uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     release_threshold_ = bytes;
 }
 
 StreamPool::Usage StreamPool::usage() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return usage_;
 }
 
 void StreamPool::reset_high(bool used, bool reserved) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     usage_.used_high_bytes = used ? usage_.used_bytes : usage_.used_high_bytes;
     usage_.reserved_high_bytes = reserved ? usage_.reserved_bytes : usage_.reserved_high_bytes;
 }
 
 std::uint64_t StreamPool::kept_bytes() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return kept_bytes_;
 }
 

@@ -22,7 +22,6 @@
 #include <functional>
 #include <map>
 #include <memory_resource>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -31,6 +30,7 @@
 
 #include "client/core/memory/device_heap.h"
 #include "client/core/scheduling/captures.h"
+#include "common/mutex.h"
 
 namespace gpupool::client {
 
@@ -99,29 +99,29 @@ class StreamPool {
         std::uint64_t unfenced_bytes = 0;
     };
 
-    bool take(std::uint64_t bytes, const StreamKey& stream, std::uint64_t& address);
-    void poll_fences();
-    void complete(Stream& stream, std::uint64_t command);
+    bool take(std::uint64_t bytes, const StreamKey& stream, std::uint64_t& address) GP_REQUIRES(mutex_);
+    void poll_fences() GP_REQUIRES(mutex_);
+    void complete(Stream& stream, std::uint64_t command) GP_REQUIRES(mutex_);
     // Mark a block as used by the program, and as not used. None: the program does not have it.
-    void give(const Place& place);
-    std::optional<Place> take_back(std::uint64_t address);
-    void put_back(const Place& place);
+    void give(const Place& place) GP_REQUIRES(mutex_);
+    std::optional<Place> take_back(std::uint64_t address) GP_REQUIRES(mutex_);
+    void put_back(const Place& place) GP_REQUIRES(mutex_);
     // Returns unused_ to the heap, without the lock: the heap may need to send. Call it last: it unlocks.
-    void return_unused(std::unique_lock<std::mutex>& lock);
-    Place take_kept(std::pmr::set<Place>::iterator it);
+    void return_unused(UniqueLock& lock) GP_RELEASE(mutex_);
+    Place take_kept(std::pmr::set<Place>::iterator it) GP_REQUIRES(mutex_);
 
     DeviceHeap& heap_;
-    mutable std::mutex mutex_;
-    std::vector<std::uint64_t> unused_;  // addresses to return to the heap
+    mutable Mutex mutex_;
+    std::vector<std::uint64_t> unused_ GP_GUARDED_BY(mutex_);  // addresses to return to the heap
     std::pmr::unsynchronized_pool_resource
         nodes_;  // for the next three: calls allocate only when a map exceeds its largest size so far
-    std::pmr::unordered_map<std::uint64_t, std::uint64_t> live_{&nodes_};  // address, bytes
-    std::pmr::map<StreamKey, Stream> streams_{&nodes_};                    // streams with freed blocks or fences
-    std::pmr::set<Place> kept_{&nodes_};                                   // complete, unused, large
-    std::atomic<std::size_t> freed_count_{0};                              // number of blocks in all streams' `freed`
-    std::uint64_t kept_bytes_ = 0;
-    std::uint64_t release_threshold_ = 0;
-    Usage usage_;
+    std::pmr::unordered_map<std::uint64_t, std::uint64_t> live_ GP_GUARDED_BY(mutex_){&nodes_};  // address, bytes
+    std::pmr::map<StreamKey, Stream> streams_ GP_GUARDED_BY(mutex_){&nodes_};  // streams with freed blocks or fences
+    std::pmr::set<Place> kept_ GP_GUARDED_BY(mutex_){&nodes_};                 // complete, unused, large
+    std::atomic<std::size_t> freed_count_{0};  // number of blocks in all streams' `freed`
+    std::uint64_t kept_bytes_ GP_GUARDED_BY(mutex_) = 0;
+    std::uint64_t release_threshold_ GP_GUARDED_BY(mutex_) = 0;
+    Usage usage_ GP_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpupool::client

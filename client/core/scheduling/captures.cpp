@@ -41,7 +41,7 @@ Captures::Capture* Captures::of_stream(const StreamKey& stream) const {
 }
 
 void Captures::begin(const StreamKey& stream, bool blocking, const ContextState* context, CUstreamCaptureMode mode) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     auto capture = std::make_unique<Capture>();
     capture->id = next_id_++;
     capture->first = stream;
@@ -56,7 +56,7 @@ void Captures::begin(const StreamKey& stream, bool blocking, const ContextState*
 }
 
 bool Captures::end(const StreamKey& stream) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const Capture* const capture = of_stream(stream);
     if (capture == nullptr) {
         return false;
@@ -74,7 +74,7 @@ void Captures::end_locked(const Capture& capture) {
 }
 
 void Captures::destroyed(const StreamKey& stream) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     Capture* const capture = of_stream(stream);
     if (capture == nullptr) {
         return;
@@ -93,7 +93,7 @@ void Captures::leave(Capture& capture, const StreamKey& stream) {
 }
 
 void Captures::join(const StreamKey& stream, bool blocking, std::uint64_t id) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto it = captures_.find(id);
     if (it == captures_.end() || by_stream_.contains(stream)) {
         return;
@@ -104,7 +104,7 @@ void Captures::join(const StreamKey& stream, bool blocking, std::uint64_t id) {
 }
 
 void Captures::ended(const ContextState& context) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (auto it = captures_.begin(); it != captures_.end();) {
         const Capture& capture = *(it++)->second;
         if (capture.context == &context) {
@@ -125,27 +125,27 @@ std::optional<Captures::Status> Captures::find(const StreamKey& stream) const {
     if (!any()) {
         return {};
     }
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const Capture* const capture = of_stream(stream);
     return capture == nullptr ? std::nullopt : std::optional<Status>({capture->id, capture->invalid});
 }
 
 bool Captures::may_end(const StreamKey& stream) const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const Capture* const capture = of_stream(stream);
     return capture == nullptr || capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
            capture->owner == this_thread().index;
 }
 
 void Captures::invalidate(const StreamKey& stream) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (Capture* const capture = of_stream(stream)) {
         capture->invalid = true;
     }
 }
 
 CUresult Captures::before_work(const StreamKey& stream, const ContextState* context) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (const Capture* const capture = of_stream(stream)) {
         return capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
     }
@@ -169,7 +169,7 @@ CUresult Captures::before_unsafe_call() {
         return CUDA_SUCCESS;
     }
     CUresult result = CUDA_SUCCESS;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (const auto& [id, capture] : captures_) {
         const bool forbids = capture->owner == thread.index ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED
                                                             : capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
@@ -183,7 +183,7 @@ CUresult Captures::before_unsafe_call() {
 }
 
 CUresult Captures::refuse_if_capturing(const StreamKey& stream) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     Capture* const capture = of_stream(stream);
     if (capture == nullptr) {
         return CUDA_SUCCESS;
@@ -194,7 +194,7 @@ CUresult Captures::refuse_if_capturing(const StreamKey& stream) {
 
 CUresult Captures::before_context_wait(const ContextState* context) {
     CUresult result = CUDA_SUCCESS;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (const auto& [id, capture] : captures_) {
         if (capture->context == context) {
             capture->invalid = true;
@@ -205,7 +205,7 @@ CUresult Captures::before_context_wait(const ContextState* context) {
 }
 
 void Captures::recorded(CUevent event, const StreamKey& stream) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (const Capture* const capture = of_stream(stream)) {
         events_[event] = capture->id;
     } else {
@@ -218,7 +218,7 @@ void Captures::forget(CUevent event) {
     if (!any_events()) {
         return;
     }
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     events_.erase(event);
     captured_events_ = events_.size();
 }
@@ -227,13 +227,13 @@ std::optional<std::uint64_t> Captures::capture_of(CUevent event) const {
     if (!any_events()) {
         return {};
     }
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto it = events_.find(event);
     return it == events_.end() ? std::nullopt : std::optional(it->second);
 }
 
 bool Captures::active(std::uint64_t id) const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return captures_.contains(id);
 }
 
@@ -242,7 +242,7 @@ CUresult Captures::refuse_if_captured(CUevent event) {
     if (!id) {
         return CUDA_SUCCESS;
     }
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto it = captures_.find(*id);
     if (it == captures_.end() || it->second->invalid) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -252,7 +252,7 @@ CUresult Captures::refuse_if_captured(CUevent event) {
 }
 
 Captures::Dependencies* Captures::dependencies_of(const StreamKey& stream) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     Capture* const capture = of_stream(stream);
     return capture == nullptr ? nullptr : &capture->dependencies[stream];
 }

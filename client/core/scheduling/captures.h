@@ -14,13 +14,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
 
 namespace gpupool::client {
@@ -104,15 +104,15 @@ class Captures {
         std::set<StreamKey> streams;
         std::map<StreamKey, Dependencies> dependencies;
     };
-    Capture* of_stream(const StreamKey& stream) const;
-    void end_locked(const Capture& capture);
-    void leave(Capture& capture, const StreamKey& stream);  // needs mutex_
+    Capture* of_stream(const StreamKey& stream) const GP_REQUIRES(mutex_);
+    void end_locked(const Capture& capture) GP_REQUIRES(mutex_);
+    void leave(Capture& capture, const StreamKey& stream) GP_REQUIRES(mutex_);
 
-    mutable std::mutex mutex_;
-    std::uint64_t next_id_ = 1;
-    std::map<std::uint64_t, std::unique_ptr<Capture>> captures_;
-    std::map<StreamKey, Capture*> by_stream_;
-    std::unordered_map<CUevent, std::uint64_t> events_;
+    mutable Mutex mutex_;
+    std::uint64_t next_id_ GP_GUARDED_BY(mutex_) = 1;
+    std::map<std::uint64_t, std::unique_ptr<Capture>> captures_ GP_GUARDED_BY(mutex_);
+    std::map<StreamKey, Capture*> by_stream_ GP_GUARDED_BY(mutex_);
+    std::unordered_map<CUevent, std::uint64_t> events_ GP_GUARDED_BY(mutex_);
     std::atomic<std::size_t> active_{0}, captured_events_{0};
 };
 

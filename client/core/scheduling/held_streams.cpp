@@ -3,13 +3,13 @@
 namespace gpupool::client {
 
 bool HeldStreams::contains(const StreamKey& stream) const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return streams_.contains(stream);
 }
 
 bool HeldStreams::set(const StreamKey& stream, bool held) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (held) {
             if (streams_.size() >= kMax) {
                 return false;
@@ -26,7 +26,7 @@ bool HeldStreams::set(const StreamKey& stream, bool held) {
 
 void HeldStreams::set_all(bool held) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         all_ = held;
         count_ = streams_.size() + (all_ ? 1 : 0);
     }
@@ -34,18 +34,18 @@ void HeldStreams::set_all(bool held) {
 }
 
 void HeldStreams::wait(const StreamKey& stream) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return ended_ || !(all_ || streams_.contains(stream)); });
+    UniqueLock lock(mutex_);
+    changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return ended_ || !(all_ || streams_.contains(stream)); });
 }
 
 void HeldStreams::wait_for_all() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return ended_ || !all_; });
+    UniqueLock lock(mutex_);
+    changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return ended_ || !all_; });
 }
 
 void HeldStreams::end() {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         ended_ = true;
     }
     changed_.notify_all();

@@ -12,11 +12,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <set>
 
 #include "client/core/scheduling/captures.h"
+#include "common/mutex.h"
 #include "protocol/codec/record.h"
 
 namespace gpupool::client {
@@ -42,12 +41,12 @@ class HeldStreams {
     void end();
 
   private:
-    mutable std::mutex mutex_;
-    std::condition_variable changed_;
-    std::set<StreamKey> streams_;
+    mutable Mutex mutex_;
+    Condition changed_;
+    std::set<StreamKey> streams_ GP_GUARDED_BY(mutex_);
     std::atomic<bool> all_{false};
     std::atomic<std::size_t> count_{0};  // size of streams_, plus one if all are held
-    bool ended_ = false;
+    bool ended_ GP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpupool::client

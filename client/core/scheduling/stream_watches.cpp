@@ -3,7 +3,7 @@
 namespace gpupool::client {
 
 StreamWatches::Known StreamWatches::known(const StreamKey& stream, std::uint64_t sent, std::uint64_t received) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = watches_.find(stream);
     if (found == watches_.end()) {
         return Known::unknown;
@@ -16,7 +16,7 @@ StreamWatches::Known StreamWatches::known(const StreamKey& stream, std::uint64_t
 }
 
 bool StreamWatches::answered(const StreamKey& stream, bool complete, std::uint64_t received) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     auto found = watches_.find(stream);
     if (complete) {
         if (found != watches_.end() && !found->second.under_way()) {
@@ -33,7 +33,7 @@ bool StreamWatches::answered(const StreamKey& stream, bool complete, std::uint64
 }
 
 void StreamWatches::note_complete(const StreamKey& stream, std::uint64_t command, bool complete) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = watches_.find(stream);
     if (found == watches_.end()) {
         return;  // the stream was destroyed in between
@@ -46,7 +46,7 @@ void StreamWatches::note_complete(const StreamKey& stream, std::uint64_t command
 }
 
 void StreamWatches::forget(const StreamKey& stream) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     watches_.erase(stream);
 }
 

@@ -10,9 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 
 #include "client/core/scheduling/captures.h"
+#include "common/mutex.h"
 
 namespace gpupool::client {
 
@@ -42,8 +42,8 @@ class StreamWatches {
         [[nodiscard]] bool under_way() const { return answers == kAnswersBefore; }
     };
 
-    std::mutex mutex_;
-    std::map<StreamKey, Watch> watches_;
+    Mutex mutex_;
+    std::map<StreamKey, Watch> watches_ GP_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpupool::client

@@ -11,13 +11,13 @@ void Contexts::make_primaries(int device_count) {
 }
 
 ContextState* Contexts::find(CUcontext handle) const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     const auto it = by_handle_.find(handle);
     return it == by_handle_.end() ? nullptr : it->second;
 }
 
 ContextState& Contexts::add(CUdevice device, unsigned flags, bool primary) {
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     const std::uint64_t serial = next_serial_++;
     ContextState& state = states_.emplace_back();
     count_ = states_.size();

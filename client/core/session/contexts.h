@@ -12,11 +12,10 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <mutex>
-#include <shared_mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
 
 namespace gpupool::client {
@@ -67,18 +66,18 @@ class Contexts {
         }
     }
 
-    std::mutex primary_mutex;  // held while a primary context is made or ended
+    Mutex primary_mutex;  // held while a primary context is made or ended
 
   private:
     [[nodiscard]] ContextState* at(std::size_t index) {  // null after the last one
-        const std::shared_lock lock(mutex_);
+        const SharedLock lock(mutex_);
         return index < states_.size() ? &states_[index] : nullptr;
     }
-    mutable std::shared_mutex mutex_;
-    std::deque<ContextState> states_;
-    std::unordered_map<CUcontext, ContextState*> by_handle_;
+    mutable SharedMutex mutex_;
+    std::deque<ContextState> states_ GP_GUARDED_BY(mutex_);
+    std::unordered_map<CUcontext, ContextState*> by_handle_ GP_GUARDED_BY(mutex_);
     std::vector<ContextState*> primaries_;
-    std::uint64_t next_serial_ = 1;
+    std::uint64_t next_serial_ GP_GUARDED_BY(mutex_) = 1;
     std::atomic<std::size_t> count_{0};  // size of states_
 };
 

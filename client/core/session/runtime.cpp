@@ -9,6 +9,7 @@
 #include "client/core/dispatch/remote.h"
 #include "common/environment.h"
 #include "common/log.h"
+#include "common/mutex.h"
 #include "common/visible_devices.h"
 #include "protocol/calls/table.h"
 #include "protocol/transport/endpoint.h"
@@ -19,12 +20,12 @@ namespace {
 constexpr std::chrono::seconds kRetryAfter{10};
 
 struct State {
-    std::mutex mutex;  // held while connecting
+    Mutex mutex;  // held while connecting
     std::atomic<Session*> connected{nullptr};
     std::atomic<Session*> initialised{nullptr};
-    std::atomic<bool> forked{false};  // this is a child of a process that had initialised CUDA
-    bool reported = false;            // the line on stderr has been printed
-    std::optional<std::chrono::steady_clock::time_point> failed_at;
+    std::atomic<bool> forked{false};             // this is a child of a process that had initialised CUDA
+    bool reported GP_GUARDED_BY(mutex) = false;  // the line on stderr has been printed
+    std::optional<std::chrono::steady_clock::time_point> failed_at GP_GUARDED_BY(mutex);
 };
 
 // A forked child constructs it anew in place, because a thread that does not exist there may hold the lock.
@@ -46,7 +47,7 @@ void after_fork_in_child() {
     }
 }
 
-void report_once(State& s, const std::string& message) {
+void report_once(State& s, const std::string& message) GP_REQUIRES(s.mutex) {
     if (!s.reported) {
         s.reported = true;
         std::fprintf(stderr, "gpupool: %s\n", message.c_str());
@@ -72,11 +73,11 @@ std::string advice(const Error& error, const std::string& server, bool named) {
                  : " (no server was named: set GPUPOOL_SERVER=HOST:PORT, or start the program with `gpupool run`)";
 }
 
-Session* connect_locked(State& s) {
+Session* connect_locked(State& s) GP_REQUIRES(s.mutex) {
     if (s.failed_at && std::chrono::steady_clock::now() - *s.failed_at < kRetryAfter) {
         return nullptr;
     }
-    const auto fail = [&](const std::string& message) -> Session* {
+    const auto fail = [&](const std::string& message) GP_NO_THREAD_SAFETY_ANALYSIS -> Session* {
         report_once(s, message);
         s.failed_at = std::chrono::steady_clock::now();
         return nullptr;
@@ -128,7 +129,7 @@ Session* connect_session() noexcept {
     static const int registered = pthread_atfork(nullptr, nullptr, after_fork_in_child);
     (void)registered;
     try {
-        const std::lock_guard lock(s.mutex);
+        const Lock lock(s.mutex);
         Session* const connected = s.connected.load();
         return connected != nullptr ? connected : connect_locked(s);
     } catch (const std::exception& exception) {

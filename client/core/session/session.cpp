@@ -272,7 +272,7 @@ bool Session::take_output(codec::Reader& in, std::FILE* to) {
         return false;
     }
     const std::size_t bytes = text->size();
-    const std::lock_guard lock(output_mutex_);
+    const Lock lock(output_mutex_);
     if (output_bytes_ + bytes > kMaxOutputBytes) {
         log::warn("{} bytes of kernel output are dropped: the program does not synchronize", bytes);
         return true;
@@ -296,7 +296,7 @@ bool Session::take_end(codec::Reader& in) {
 void Session::print_output() {
     std::vector<std::pair<std::FILE*, std::string>> output;
     {
-        const std::lock_guard lock(output_mutex_);
+        const Lock lock(output_mutex_);
         output.swap(output_);
         output_bytes_ = 0;
         has_output_.store(false, std::memory_order_relaxed);

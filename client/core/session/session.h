@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,6 +37,7 @@
 #include "client/core/tracing/trace.h"
 #include "client/core/transfers/lane_opener.h"
 #include "client/core/transfers/transfers.h"
+#include "common/mutex.h"
 #include "protocol/codec/cursor.h"
 #include "protocol/codec/handles.h"
 #include "protocol/wire/channel.h"
@@ -271,9 +271,9 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     std::vector<int> descriptors_;
     std::string id_, server_, server_version_, peer_;
 
-    std::mutex output_mutex_;
-    std::vector<std::pair<std::FILE*, std::string>> output_;
-    std::size_t output_bytes_ = 0;
+    Mutex output_mutex_;
+    std::vector<std::pair<std::FILE*, std::string>> output_ GP_GUARDED_BY(output_mutex_);
+    std::size_t output_bytes_ GP_GUARDED_BY(output_mutex_) = 0;
     std::atomic<bool> has_output_{false};
 };
 

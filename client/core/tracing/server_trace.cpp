@@ -89,7 +89,7 @@ void ServerTrace::synchronize(int exchanges) {
         if (calls_.clock(&theirs) != CUDA_SUCCESS) {
             return;
         }
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         clock_.add(before, theirs, trace::now_ns());
     }
 }

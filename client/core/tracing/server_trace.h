@@ -13,12 +13,12 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
 
 #include "client/core/tracing/timeline.h"
+#include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
 #include "protocol/codec/trace_records.h"
 
@@ -68,7 +68,7 @@ class ServerTrace {
 
     Timeline& timeline_;
     Calls calls_{};
-    std::mutex mutex_;  // guards clock_.add()
+    Mutex mutex_;  // guards clock_.add()
     ClockMap clock_;
     std::unordered_map<std::uint32_t, std::string> kernels_;        // names, escaped for JSON
     std::unordered_map<std::uint64_t, std::uint64_t> last_end_ns_;  // by track

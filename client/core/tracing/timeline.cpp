@@ -96,7 +96,7 @@ std::string Timeline::escape(std::string_view text) {
 }
 
 void Timeline::name_actor(Actor actor, std::string_view name) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     append(fmt::format(
         "{{\"ph\":\"M\",\"pid\":{0},\"tid\":0,\"name\":\"process_name\",\"args\":{{\"name\":\"{1}\"}}}},\n"
         "{{\"ph\":\"M\",\"pid\":{0},\"tid\":0,\"name\":\"process_sort_index\",\"args\":{{\"sort_index\":{2}}}}},\n",
@@ -104,7 +104,7 @@ void Timeline::name_actor(Actor actor, std::string_view name) {
 }
 
 void Timeline::name_track(Track track, std::string_view name) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (room()) {
         append(fmt::format(
             "{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}},\n",
@@ -114,7 +114,7 @@ void Timeline::name_track(Track track, std::string_view name) {
 
 void Timeline::slice(Track track, std::string_view category, std::string_view name, std::uint64_t begin_ns,
                      std::uint64_t end_ns, std::string_view arguments) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (room()) {
         append(
             fmt::format("{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"cat\":\"{}\",\"name\":\"{}\","
@@ -125,7 +125,7 @@ void Timeline::slice(Track track, std::string_view category, std::string_view na
 }
 
 void Timeline::flow(Track track, Flow flow, std::uint64_t at_ns, std::uint64_t command) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (room()) {
         append(
             fmt::format("{{\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{},\"cat\":\"flow\",\"name\":\"command\","
@@ -158,7 +158,7 @@ void Timeline::append(std::string_view text) {
 }
 
 void Timeline::flush() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     flush_locked();
 }
 
@@ -174,7 +174,7 @@ void Timeline::flush_locked() {
 }
 
 void Timeline::finish(std::uint64_t now_ns, std::string_view missing_elsewhere) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (dropped_ != 0 || !missing_elsewhere.empty()) {
         append(fmt::format(
             "{{\"ph\":\"i\",\"s\":\"g\",\"pid\":{},\"tid\":{},\"ts\":{},\"cat\":\"trace\",\"name\":"
@@ -186,7 +186,7 @@ void Timeline::finish(std::uint64_t now_ns, std::string_view missing_elsewhere) 
 }
 
 std::uint64_t Timeline::dropped() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return dropped_;
 }
 

@@ -11,10 +11,10 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <string_view>
 
+#include "common/mutex.h"
 #include "common/result.h"
 #include "common/unique_fd.h"
 
@@ -56,18 +56,18 @@ class Timeline {
     static std::string escape(std::string_view text);
 
   private:
-    bool room();
-    void append(std::string_view text);
-    void flush_locked();
+    bool room() GP_REQUIRES(mutex_);
+    void append(std::string_view text) GP_REQUIRES(mutex_);
+    void flush_locked() GP_REQUIRES(mutex_);
     [[nodiscard]] std::uint64_t id_of(Actor actor) const;
 
-    mutable std::mutex mutex_;
-    UniqueFd file_;
+    mutable Mutex mutex_;
+    UniqueFd file_ GP_GUARDED_BY(mutex_);
     const std::uint64_t max_events_;
     const std::uint32_t process_;
-    std::uint64_t events_ = 0, dropped_ = 0;
-    std::string buffer_;
-    bool finished_ = false;
+    std::uint64_t events_ GP_GUARDED_BY(mutex_) = 0, dropped_ GP_GUARDED_BY(mutex_) = 0;
+    std::string buffer_ GP_GUARDED_BY(mutex_);
+    bool finished_ GP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpupool::client

@@ -22,6 +22,7 @@
 #include "client/core/tracing/timeline.h"
 #include "common/files.h"
 #include "common/log.h"
+#include "common/mutex.h"
 #include "common/quiet_thread.h"
 #include "protocol/calls/table.h"
 
@@ -94,10 +95,10 @@ class Wire final : public wire::TrafficObserver {
 };
 
 struct State {
-    std::mutex mutex;
+    Mutex mutex;
     std::FILE* lines = nullptr;
     std::FILE* summary = nullptr;
-    std::map<std::uint16_t, Line> sums;
+    std::map<std::uint16_t, Line> sums GP_GUARDED_BY(mutex);
     const std::uint64_t start_ns = now_ns();
 
     // Set before `enabled` and never changed; the server's part begins later.
@@ -127,7 +128,7 @@ void write(std::FILE* file, const std::string& line) {
 
 void write_summary() {
     State& s = state();
-    const std::lock_guard lock(s.mutex);
+    const Lock lock(s.mutex);
     if (s.summary == nullptr) {
         return;
     }
@@ -255,7 +256,7 @@ Status start(const Config& config, Session& session) {
     const bool lines = config.trace_file == kStandardErrorName;
     Status started;
     {
-        const std::lock_guard lock(s.mutex);
+        const Lock lock(s.mutex);
         started = open(config.summary_file, s.summary);
         s.lines = lines ? stderr : nullptr;
     }
@@ -375,7 +376,7 @@ void Call::finish(CUresult result) noexcept {
     if (s.summary == nullptr && s.lines == nullptr) {
         return;
     }
-    const std::lock_guard lock(s.mutex);
+    const Lock lock(s.mutex);
     Line& line = s.sums[opcode_];
     ++line.calls;
     line.failures += result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ? 0 : 1;

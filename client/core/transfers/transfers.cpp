@@ -5,6 +5,7 @@
 
 #include "client/core/tracing/trace.h"
 #include "common/log.h"
+#include "common/mutex.h"
 #include "common/quiet_thread.h"
 #include "protocol/codec/record.h"
 
@@ -25,11 +26,11 @@ void Transfers::start(wire::Channel& channel, wire::Lanes* lanes, std::function<
 }
 
 void Transfers::end() {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     ending_ = true;
     pulled_.notify_one();
     changed_.notify_all();
-    changed_.wait_for(lock, kEndTimeout, [&] { return in_use_ == 0 && receiving_ == 0; });
+    changed_.wait_for(lock, kEndTimeout, [&]() GP_REQUIRES(mutex_) { return in_use_ == 0 && receiving_ == 0; });
     ended_ = true;
     changed_.notify_all();
 }
@@ -41,7 +42,7 @@ std::uint64_t Transfers::begin_download(void* destination, std::uint64_t bytes) 
     download->bytes = bytes;
     download->lowest = reinterpret_cast<std::uint64_t>(destination);
     download->highest = download->lowest + bytes;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     downloads_[next_] = std::move(download);
     return next_++;
 }
@@ -54,13 +55,13 @@ std::uint64_t Transfers::begin_download(std::uint64_t bytes, std::uint64_t lowes
     download->bytes = bytes;
     download->lowest = lowest;
     download->highest = highest;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     downloads_[next_] = std::move(download);
     return next_++;
 }
 
 bool Transfers::takes_named(std::uint64_t transfer, std::uint64_t bytes) const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return named_ < kMaxNamedTransfers && bytes <= codec::kMaxGraphCopyBytes &&
            named_bytes_ <= codec::kMaxGraphCopyBytes - bytes && !uploads_.contains(transfer) &&
            !downloads_.contains(transfer);
@@ -73,7 +74,7 @@ void Transfers::begin_named_download(std::uint64_t transfer, std::uint64_t bytes
     download->destination = destination;
     download->scatter = std::move(scatter);
     download->named = true;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     ++named_;
     named_bytes_ += bytes;
     downloads_[transfer] = std::move(download);
@@ -106,21 +107,22 @@ std::optional<Transfers::Part> Transfers::take_part(Download& download, std::uin
     return part;
 }
 
-void Transfers::scatter(std::unique_lock<std::mutex>& lock, Download& download, const std::optional<Part>& part) {
+void Transfers::scatter(UniqueLock& lock, Download& download, const std::optional<Part>& part) {
     if (!part || download.over) {
         return;
     }
     ++download.writers;  // cancel() waits for it
     ++in_use_;
-    lock.unlock();
-    download.scatter(part->offset, part->data);
-    lock.lock();
+    {
+        const Unlocked unlocked(lock, mutex_);
+        download.scatter(part->offset, part->data);
+    }
     --download.writers;
     --in_use_;
 }
 
 std::span<std::byte> Transfers::place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto it = downloads_.find(transfer);
     const auto place = place_of(it == downloads_.end() ? nullptr : it->second.get(), offset, bytes);
     receiving_ = place.empty() ? 0 : transfer;
@@ -131,7 +133,7 @@ std::span<std::byte> Transfers::place(std::uint64_t transfer, std::uint64_t offs
 
 void Transfers::lost() {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (const auto it = downloads_.find(std::exchange(receiving_, 0)); it != downloads_.end()) {
             take_part(*it->second, receiving_offset_, receiving_bytes_);
         }
@@ -140,7 +142,7 @@ void Transfers::lost() {
 }
 
 std::span<std::byte> Transfers::begin_part(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto it = downloads_.find(transfer);
     const auto place = place_of(it == downloads_.end() ? nullptr : it->second.get(), offset, bytes);
     if (!place.empty()) {
@@ -167,7 +169,7 @@ bool Transfers::note_landed(std::uint64_t transfer, Download& download, std::siz
 
 void Transfers::landed(std::uint64_t transfer, std::size_t bytes) {
     {
-        std::unique_lock lock(mutex_);
+        UniqueLock lock(mutex_);
         const auto it = downloads_.find(transfer);
         if (it == downloads_.end()) {
             receiving_ = 0;
@@ -185,7 +187,7 @@ void Transfers::landed(std::uint64_t transfer, std::size_t bytes) {
 
 void Transfers::end_part(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes, bool whole) {
     {
-        std::unique_lock lock(mutex_);
+        UniqueLock lock(mutex_);
         Download& download = *downloads_.find(transfer)->second;  // stays valid for its writer
         const std::optional<Part> part = take_part(download, offset, bytes);
         if (whole) {
@@ -214,7 +216,7 @@ void Transfers::end_download(std::uint64_t transfer) {
 
 bool Transfers::cancel(std::uint64_t transfer) {
     {
-        std::unique_lock lock(mutex_);
+        UniqueLock lock(mutex_);
         const bool known = downloads_.contains(transfer) || uploads_.contains(transfer);
         if (!known && !was_begun(transfer) && (transfer & codec::kTransferOfWorker) == 0) {
             return false;
@@ -222,7 +224,7 @@ bool Transfers::cancel(std::uint64_t transfer) {
         give_back_ahead(transfer);
         if (const auto it = downloads_.find(transfer); it != downloads_.end()) {
             it->second->over = true;
-            changed_.wait(lock, [&] { return !being_written(transfer); });
+            changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return !being_written(transfer); });
         }
         end_download(transfer);
         if (const auto it = uploads_.find(transfer); it != uploads_.end()) {
@@ -239,9 +241,11 @@ bool Transfers::cancel(std::uint64_t transfer) {
     return true;
 }
 
-void Transfers::wait_for_room(std::unique_lock<std::mutex>& lock, std::uint64_t bytes) {
+void Transfers::wait_for_room(UniqueLock& lock, std::uint64_t bytes) {
     const trace::Wait waiting;
-    changed_.wait(lock, [&] { return ending_ || copied_bytes_ == 0 || copied_bytes_ + bytes <= kMaxCopiedBytes; });
+    changed_.wait(lock, [&]() GP_REQUIRES(mutex_) {
+        return ending_ || copied_bytes_ == 0 || copied_bytes_ + bytes <= kMaxCopiedBytes;
+    });
     copied_bytes_ += bytes;
 }
 
@@ -263,7 +267,7 @@ bool Transfers::end_upload(std::uint64_t transfer) {
 
 bool Transfers::writes_into(const void* from, std::uint64_t bytes) const {
     const auto begin = reinterpret_cast<std::uint64_t>(from);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return std::any_of(downloads_.begin(), downloads_.end(),
                        [&](const auto& entry) { return entry.second->writes_into(begin, begin + bytes); });
 }
@@ -274,8 +278,8 @@ void Transfers::wait_untouched(const void* from, std::uint64_t bytes) const {
         return lowest < begin + bytes && begin < highest;
     };
     const trace::Wait waiting(trace::For::data);
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] {
+    UniqueLock lock(mutex_);
+    changed_.wait(lock, [&]() GP_REQUIRES(mutex_) {
         return ended_ ||
                (std::none_of(downloads_.begin(), downloads_.end(),
                              [&](const auto& entry) { return touches(entry.second->lowest, entry.second->highest); }) &&
@@ -286,7 +290,7 @@ void Transfers::wait_untouched(const void* from, std::uint64_t bytes) const {
 
 std::uint64_t Transfers::begin_upload(std::span<const std::byte> source) {
     begins(source.size());
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return add_upload(source);
 }
 
@@ -308,7 +312,7 @@ std::uint64_t Transfers::add(std::unique_ptr<Upload> upload, std::uint64_t name_
 
 Transfers::Ahead Transfers::begin_upload_ahead(std::span<const std::byte> source) {
     begins(source.size());
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const std::uint64_t bytes = room_ahead(source.size());
     if (bytes == 0) {
         return {add_upload(source), 0};
@@ -332,13 +336,12 @@ void Transfers::send_ahead(const Ahead& ahead) {
         return;
     }
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         add_pulls(ahead.transfer, ahead.bytes, codec::kAheadPieceBytes, true);
     }
     notify_of_pull();
 }
 
-// Needs mutex_.
 void Transfers::add_pulls(std::uint64_t transfer, std::uint64_t bytes, std::size_t piece_bytes, bool ahead) {
     for (std::uint64_t offset = 0; offset < bytes; offset += piece_bytes) {
         pulls_.push_back({transfer, offset, std::min<std::uint64_t>(piece_bytes, bytes - offset), ahead});
@@ -346,12 +349,11 @@ void Transfers::add_pulls(std::uint64_t transfer, std::uint64_t bytes, std::size
 }
 
 bool Transfers::ahead_taken(std::uint64_t transfer) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     give_back_ahead(transfer);
     return was_begun(transfer);
 }
 
-// Needs mutex_.
 void Transfers::give_back_ahead(std::uint64_t transfer) {
     if (const auto it = ahead_.find(transfer); it != ahead_.end()) {
         ahead_bytes_ -= it->second;
@@ -359,7 +361,6 @@ void Transfers::give_back_ahead(std::uint64_t transfer) {
     }
 }
 
-// Needs mutex_.
 bool Transfers::was_begun(std::uint64_t transfer) const {
     return (transfer & ~codec::kTransferSentAhead) < next_;
 }
@@ -381,7 +382,7 @@ std::uint64_t Transfers::begin_upload(std::uint64_t bytes, std::uint64_t lowest,
     upload->bytes = bytes;
     upload->lowest = lowest;
     upload->highest = highest;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return add(std::move(upload));
 }
 
@@ -391,7 +392,7 @@ std::uint64_t Transfers::begin_upload(std::vector<std::byte> source) {
     upload->copy = std::move(source);
     upload->source = upload->copy;
     upload->bytes = upload->copy.size();
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     wait_for_room(lock, upload->copy.size());
     return add(std::move(upload));  // reads none of the application's memory
 }
@@ -404,7 +405,7 @@ void Transfers::send_unasked(std::uint64_t transfer, std::span<const std::byte> 
     upload->named = true;
     const std::size_t bytes = upload->bytes = upload->source.size();
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         ++named_;
         named_bytes_ += bytes;
         uploads_[transfer] = std::move(upload);
@@ -415,7 +416,7 @@ void Transfers::send_unasked(std::uint64_t transfer, std::span<const std::byte> 
 
 bool Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         const auto it = uploads_.find(transfer);
         if (it == uploads_.end()) {
             return cancelled_.contains(transfer & ~codec::kTransferSentAhead);
@@ -442,19 +443,19 @@ void Transfers::notify_of_pull() {
 }
 
 bool Transfers::wait_sent(std::uint64_t transfer) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return ended_ || !uploads_.contains(transfer); });
+    UniqueLock lock(mutex_);
+    changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return ended_ || !uploads_.contains(transfer); });
     return !uploads_.contains(transfer);
 }
 
 bool Transfers::may_read(const Upload& upload) const {
     return std::none_of(upload.waits_for.begin(), upload.waits_for.end(),
-                        [&](std::uint64_t transfer) { return downloads_.contains(transfer); });
+                        [&](std::uint64_t transfer) GP_REQUIRES(mutex_) { return downloads_.contains(transfer); });
 }
 
 void Transfers::sent(std::uint64_t transfer, std::uint64_t bytes) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         const auto it = uploads_.find(transfer);
         if (it == uploads_.end()) {
             return;
@@ -470,11 +471,11 @@ void Transfers::sent(std::uint64_t transfer, std::uint64_t bytes) {
 }
 
 void Transfers::answer_pulls() {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     while (true) {
         // The first pull whose source may be read now, so that a pull that has to wait does not delay others.
-        const auto find = [&] {
-            return std::find_if(pulls_.begin(), pulls_.end(), [&](const Pull& pull) {
+        const auto find = [&]() GP_NO_THREAD_SAFETY_ANALYSIS {
+            return std::find_if(pulls_.begin(), pulls_.end(), [&](const Pull& pull) GP_REQUIRES(mutex_) {
                 const auto it = uploads_.find(pull.transfer);
                 return it == uploads_.end() || it->second->over || may_read(*it->second);
             });

@@ -25,7 +25,6 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -33,7 +32,6 @@
 #include <map>
 #include <memory>
 #include <memory_resource>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -41,6 +39,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/mutex.h"
 #include "common/pooled.h"
 #include "protocol/wire/channel.h"
 #include "protocol/wire/lanes.h"
@@ -156,54 +155,57 @@ class Transfers {
             begins_(bytes);
         }
     }
-    // Needs mutex_.
-    std::uint64_t add_upload(std::span<const std::byte> source, std::uint64_t name_bits = 0);
-    std::uint64_t add(std::unique_ptr<Upload> upload, std::uint64_t name_bits = 0);
-    // Needs mutex_. How much of a new upload may be sent ahead.
-    [[nodiscard]] std::uint64_t room_ahead(std::uint64_t bytes) const;
-    void add_pulls(std::uint64_t transfer, std::uint64_t bytes, std::size_t piece_bytes, bool ahead);
-    void give_back_ahead(std::uint64_t transfer);
-    [[nodiscard]] bool was_begun(std::uint64_t transfer) const;
+    std::uint64_t add_upload(std::span<const std::byte> source, std::uint64_t name_bits = 0) GP_REQUIRES(mutex_);
+    std::uint64_t add(std::unique_ptr<Upload> upload, std::uint64_t name_bits = 0) GP_REQUIRES(mutex_);
+    // How much of a new upload may be sent ahead.
+    [[nodiscard]] std::uint64_t room_ahead(std::uint64_t bytes) const GP_REQUIRES(mutex_);
+    void add_pulls(std::uint64_t transfer, std::uint64_t bytes, std::size_t piece_bytes, bool ahead)
+        GP_REQUIRES(mutex_);
+    void give_back_ahead(std::uint64_t transfer) GP_REQUIRES(mutex_);
+    [[nodiscard]] bool was_begun(std::uint64_t transfer) const GP_REQUIRES(mutex_);
     static std::span<std::byte> place_of(Download* download, std::uint64_t offset, std::size_t bytes);
     // Needs mutex_.
     static std::optional<Part> take_part(Download& download, std::uint64_t offset, std::size_t bytes);
     // Scatters a part that was received; releases the lock meanwhile.
-    void scatter(std::unique_lock<std::mutex>& lock, Download& download, const std::optional<Part>& part);
-    // Needs mutex_. True if the transfer is complete.
-    bool note_landed(std::uint64_t transfer, Download& download, std::size_t bytes);
-    [[nodiscard]] bool being_written(std::uint64_t transfer) const;
+    void scatter(UniqueLock& lock, Download& download, const std::optional<Part>& part) GP_REQUIRES(mutex_);
+    // True if the transfer is complete.
+    bool note_landed(std::uint64_t transfer, Download& download, std::size_t bytes) GP_REQUIRES(mutex_);
+    [[nodiscard]] bool being_written(std::uint64_t transfer) const GP_REQUIRES(mutex_);
     void answer_pulls();
     void notify_of_pull();
-    [[nodiscard]] bool may_read(const Upload& upload) const;
+    [[nodiscard]] bool may_read(const Upload& upload) const GP_REQUIRES(mutex_);
     void sent(std::uint64_t transfer, std::uint64_t bytes);
-    void wait_for_room(std::unique_lock<std::mutex>& lock, std::uint64_t bytes);
-    // Needs mutex_. The downloads under way into a range that a new upload reads.
-    [[nodiscard]] std::vector<std::uint64_t> downloads_into(std::uint64_t lowest, std::uint64_t highest) const;
-    // Needs mutex_. True if the upload has ended.
-    bool end_upload(std::uint64_t transfer);
-    void end_download(std::uint64_t transfer);
+    void wait_for_room(UniqueLock& lock, std::uint64_t bytes) GP_REQUIRES(mutex_);
+    // The downloads under way into a range that a new upload reads.
+    [[nodiscard]] std::vector<std::uint64_t> downloads_into(std::uint64_t lowest, std::uint64_t highest) const
+        GP_REQUIRES(mutex_);
+    // True if the upload has ended.
+    bool end_upload(std::uint64_t transfer) GP_REQUIRES(mutex_);
+    void end_download(std::uint64_t transfer) GP_REQUIRES(mutex_);
 
-    mutable std::mutex mutex_;
-    mutable std::condition_variable changed_;  // a transfer has ended
-    std::condition_variable pulled_;           // a pull was added
-    std::uint64_t next_ = 1;
-    std::pmr::unsynchronized_pool_resource nodes_;  // for the next two
-    std::pmr::unordered_map<std::uint64_t, std::unique_ptr<Download>> downloads_{&nodes_};
-    std::pmr::unordered_map<std::uint64_t, std::unique_ptr<Upload>> uploads_{&nodes_};
-    std::size_t named_ = 0;  // transfers under way that the worker numbered
-    std::uint64_t named_bytes_ = 0;
-    std::uint64_t copied_bytes_ = 0;  // bytes in buffers, of transfers that the client numbered
+    mutable Mutex mutex_;
+    mutable Condition changed_;  // a transfer has ended
+    Condition pulled_;           // a pull was added
+    std::uint64_t next_ GP_GUARDED_BY(mutex_) = 1;
+    std::pmr::unsynchronized_pool_resource nodes_ GP_GUARDED_BY(mutex_);  // for the next two
+    std::pmr::unordered_map<std::uint64_t, std::unique_ptr<Download>> downloads_ GP_GUARDED_BY(mutex_){&nodes_};
+    std::pmr::unordered_map<std::uint64_t, std::unique_ptr<Upload>> uploads_ GP_GUARDED_BY(mutex_){&nodes_};
+    std::size_t named_ GP_GUARDED_BY(mutex_) = 0;  // transfers under way that the worker numbered
+    std::uint64_t named_bytes_ GP_GUARDED_BY(mutex_) = 0;
+    std::uint64_t copied_bytes_ GP_GUARDED_BY(mutex_) = 0;  // bytes in buffers, of transfers that the client numbered
     std::unordered_map<std::uint64_t, std::uint64_t>
         ahead_;  // by transfer: bytes sent ahead that the worker has not taken yet
-    std::uint64_t ahead_bytes_ = 0;
-    std::deque<Pull> pulls_;
-    std::set<std::uint64_t> cancelled_;  // the latest ones: the worker may already have pulled parts of them
-    std::uint64_t receiving_ = 0;        // the transfer of which the receiving thread is receiving a part; 0: none
-    std::uint64_t receiving_offset_ = 0;
-    std::size_t receiving_bytes_ = 0;
-    std::size_t in_use_ = 0;  // parts that lanes write or any connection may read
-    bool ending_ = false;     // no more is sent
-    bool ended_ = false;
+    std::uint64_t ahead_bytes_ GP_GUARDED_BY(mutex_) = 0;
+    std::deque<Pull> pulls_ GP_GUARDED_BY(mutex_);
+    // The latest ones: the worker may already have pulled parts of them.
+    std::set<std::uint64_t> cancelled_ GP_GUARDED_BY(mutex_);
+    // The transfer of which the receiving thread is receiving a part; 0: none.
+    std::uint64_t receiving_ GP_GUARDED_BY(mutex_) = 0;
+    std::uint64_t receiving_offset_ GP_GUARDED_BY(mutex_) = 0;
+    std::size_t receiving_bytes_ GP_GUARDED_BY(mutex_) = 0;
+    std::size_t in_use_ GP_GUARDED_BY(mutex_) = 0;  // parts that lanes write or any connection may read
+    bool ending_ GP_GUARDED_BY(mutex_) = false;     // no more is sent
+    bool ended_ GP_GUARDED_BY(mutex_) = false;
     wire::Channel* channel_ = nullptr;
     wire::Lanes* lanes_ = nullptr;
     std::function<void(std::size_t)> begins_;

@@ -16,7 +16,9 @@ namespace gpupool::transport::shm {
 Status Arrival::take_memory() {
     std::array<std::byte, kGreeting.size()> greeting;
     auto descriptors = receive_with_descriptors(socket_.get(), greeting);
-    if (!descriptors) return descriptors.error();
+    if (!descriptors) {
+        return descriptors.error();
+    }
     if (greeting != kGreeting || descriptors->size() != 3) {
         return Error{
             ErrorCode::invalid_input,
@@ -24,30 +26,50 @@ Status Arrival::take_memory() {
     }
     std::vector<UniqueFd> all;
     all.push_back(std::move(socket_));
-    for (auto& descriptor : *descriptors) all.push_back(std::move(descriptor));
+    for (auto& descriptor : *descriptors) {
+        all.push_back(std::move(descriptor));
+    }
     auto made = begin(std::move(all));
-    if (!made) return made.error();
+    if (!made) {
+        return made.error();
+    }
     made_ = std::move(*made);
     return {};
 }
 
 Result<Connection*> Arrival::inner(Clock::time_point deadline) {
-    if (Connection* const ready = ready_.load(std::memory_order_acquire)) return ready;
+    if (Connection* const ready = ready_.load(std::memory_order_acquire)) {
+        return ready;
+    }
     // Only one thread waits for the greeting: a second one would poll the socket until a wake-up byte arrives that is
     // meant for another thread.
-    const std::lock_guard alone(greeting_);
-    if (Connection* const ready = ready_.load(std::memory_order_acquire)) return ready;
+    const Lock alone(greeting_);
+    if (Connection* const ready = ready_.load(std::memory_order_acquire)) {
+        return ready;
+    }
     for (;;) {
         const int socket = native_handle();
-        if (socket < 0) return Error{ErrorCode::closed, fmt::format("{} has been given up", peer_)};
+        if (socket < 0) {
+            return Error{ErrorCode::closed, fmt::format("{} has been given up", peer_)};
+        }
         pollfd entry{socket, POLLIN, 0};
         const int came = ::poll(&entry, 1, poll_timeout_ms(deadline));
-        if (came < 0 && errno == EINTR) continue;
-        if (came < 0) return system_error("poll", errno);
-        const std::lock_guard lock(mutex_);
-        if (shut_down_) return Error{ErrorCode::closed, "the connection was closed"};
-        if (came == 0) return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
-        if (!socket_) continue;
+        if (came < 0 && errno == EINTR) {
+            continue;
+        }
+        if (came < 0) {
+            return system_error("poll", errno);
+        }
+        const Lock lock(mutex_);
+        if (shut_down_) {
+            return Error{ErrorCode::closed, "the connection was closed"};
+        }
+        if (came == 0) {
+            return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
+        }
+        if (!socket_) {
+            continue;
+        }
         if (auto taken = take_memory(); !taken) {
             socket_.reset();
             return taken.error();
@@ -59,20 +81,26 @@ Result<Connection*> Arrival::inner(Clock::time_point deadline) {
 
 Status Arrival::send(std::span<const ConstBuffer> buffers) {
     const auto connection = inner(Clock::now());
-    if (!connection) return connection.error();
+    if (!connection) {
+        return connection.error();
+    }
     (*connection)->set_send_timeout(send_timeout_);
     return (*connection)->send(buffers);
 }
 
 Result<std::size_t> Arrival::send_some(std::span<const ConstBuffer> buffers) {
     const auto connection = inner(Clock::now());
-    if (!connection) return connection.error();
+    if (!connection) {
+        return connection.error();
+    }
     return (*connection)->send_some(buffers);
 }
 
 Result<std::size_t> Arrival::receive(MutableBuffer buffer) {
     const auto connection = inner(deadline_);
-    if (!connection) return connection.error();
+    if (!connection) {
+        return connection.error();
+    }
     (*connection)->set_receive_deadline(deadline_);
     return (*connection)->receive(buffer);
 }
@@ -86,7 +114,7 @@ void Arrival::set_send_timeout(std::chrono::milliseconds timeout) noexcept {
 }
 
 void Arrival::shutdown() noexcept {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     shut_down_ = true;
     if (made_) {
         made_->shutdown();
@@ -96,12 +124,12 @@ void Arrival::shutdown() noexcept {
 }
 
 int Arrival::native_handle() const noexcept {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return made_ ? made_->native_handle() : socket_.get();
 }
 
 std::vector<int> Arrival::descriptors() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return made_ ? made_->descriptors() : std::vector<int>{};
 }
 

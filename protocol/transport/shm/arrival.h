@@ -9,10 +9,10 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "common/mutex.h"
 #include "common/unique_fd.h"
 #include "protocol/transport/connection.h"
 
@@ -40,14 +40,14 @@ class Arrival final : public Connection {
 
   private:
     Result<Connection*> inner(Clock::time_point deadline);
-    Status take_memory();
+    Status take_memory() GP_REQUIRES(mutex_);
 
-    std::mutex greeting_;       // held while waiting for the greeting; taken before mutex_
-    mutable std::mutex mutex_;  // guards socket_ and the creation of made_
-    UniqueFd socket_;           // until made_ owns it
+    Mutex greeting_ GP_ACQUIRED_BEFORE(mutex_);  // held while waiting for the greeting
+    mutable Mutex mutex_;
+    UniqueFd socket_ GP_GUARDED_BY(mutex_);  // until made_ owns it
     const std::string peer_;
-    bool shut_down_ = false;  // guarded by mutex_
-    std::unique_ptr<Connection> made_;
+    bool shut_down_ GP_GUARDED_BY(mutex_) = false;
+    std::unique_ptr<Connection> made_ GP_GUARDED_BY(mutex_);
     std::atomic<Connection*> ready_{nullptr};    // made_, once it exists
     Clock::time_point deadline_ = kNoDeadline;   // used by the receiving thread only
     std::chrono::milliseconds send_timeout_{0};  // used by the sending thread only

@@ -8,12 +8,11 @@
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
 #include <string_view>
 #include <thread>
 
+#include "common/mutex.h"
 #include "common/quiet_thread.h"
 
 namespace gpupool::transport::tcp {
@@ -29,11 +28,11 @@ Address from_asio(const AsioEndpoint& endpoint) {
 }
 
 struct Lookup {
-    std::mutex mutex;
-    std::condition_variable finished_changed;
-    bool finished = false;
-    std::vector<Address> addresses;
-    std::string failure;
+    Mutex mutex;
+    Condition finished_changed;
+    bool finished GP_GUARDED_BY(mutex) = false;
+    std::vector<Address> addresses GP_GUARDED_BY(mutex);
+    std::string failure GP_GUARDED_BY(mutex);
 };
 
 void look_up(const Endpoint& endpoint, Lookup& lookup) {
@@ -50,7 +49,7 @@ void look_up(const Endpoint& endpoint, Lookup& lookup) {
     } catch (const std::exception& exception) {  // out of descriptors or memory
         failure = exception.what();
     }
-    const std::lock_guard lock(lookup.mutex);
+    const Lock lock(lookup.mutex);
     lookup.addresses = std::move(addresses);
     lookup.failure = std::move(failure);
     lookup.finished = true;
@@ -85,8 +84,8 @@ Result<std::vector<Address>> resolve(const Endpoint& endpoint, Clock::time_point
     auto lookup = std::make_shared<Lookup>();
     quiet_thread("gpupool-resolve", [endpoint, lookup] { look_up(endpoint, *lookup); }).detach();
 
-    std::unique_lock lock(lookup->mutex);
-    const auto finished = [&] { return lookup->finished; };
+    UniqueLock lock(lookup->mutex);
+    const auto finished = [&]() GP_REQUIRES(lookup->mutex) { return lookup->finished; };
     if (deadline == kNoDeadline) {
         lookup->finished_changed.wait(lock, finished);
     } else if (!lookup->finished_changed.wait_until(lock, deadline, finished)) {

@@ -17,7 +17,7 @@ CUresult begin(CUstream handle, CUstreamCaptureMode mode, const GraphPtr& graph,
     SOFTGPU_STREAM(handle, stream);
     if (!good_mode(mode)) return CUDA_ERROR_INVALID_VALUE;
     if (is_legacy(*stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    const std::lock_guard lock(graph_mutex());
+    const Lock lock(graph_mutex());
     if (captures().of(*stream) != nullptr) return CUDA_ERROR_ILLEGAL_STATE;
     if (graph != nullptr && graph->capturing) return CUDA_ERROR_INVALID_VALUE;
     auto capture = std::make_shared<Capture>();
@@ -68,7 +68,7 @@ struct CaptureInfo {
 CUresult ask(CUstream handle, const CaptureInfo& info) {
     SOFTGPU_STREAM(handle, stream);
     SOFTGPU_NOT_NULL(info.status);
-    const std::lock_guard lock(graph_mutex());
+    const Lock lock(graph_mutex());
     // A query of the legacy stream does not invalidate captures, but fails while a blocking stream captures.
     if (is_legacy(*stream) && captures().any_blocking(stream->context)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     Capture* capture = captures().of(*stream);
@@ -90,7 +90,7 @@ CUresult change_dependencies(CUstream handle, const CUgraphNode* nodes, const CU
                              unsigned flags) {
     SOFTGPU_STREAM(handle, stream);
     if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || !good_edges(edges, count)) return CUDA_ERROR_INVALID_VALUE;
-    const std::lock_guard lock(graph_mutex());
+    const Lock lock(graph_mutex());
     Capture* capture = captures().of(*stream);
     if (capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
     if (capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -129,7 +129,7 @@ CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream stream, CUgraph handle, co
 CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* result) {
     SOFTGPU_STREAM(handle, stream);
     SOFTGPU_NOT_NULL(result);
-    const std::lock_guard lock(graph_mutex());
+    const Lock lock(graph_mutex());
     Capture* capture = captures().of(*stream);
     if (capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
     *result = nullptr;

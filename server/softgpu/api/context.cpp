@@ -59,7 +59,7 @@ extern "C" {
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
     SOFTGPU_DEVICE(device, found);
     SOFTGPU_NOT_NULL(result);
-    const std::lock_guard lock(state().mutex);
+    const Lock lock(state().mutex);
     Context& context = *found->primary;
     // A reset closes the context but keeps the count of earlier retains.
     ++context.references;
@@ -72,12 +72,12 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     SOFTGPU_DEVICE(device, found);
     Context& context = *found->primary;
     {
-        const std::lock_guard lock(state().mutex);
+        const Lock lock(state().mutex);
         if (context.references == 0) return CUDA_ERROR_INVALID_CONTEXT;
         if (--context.references > 0 || !context.active.load()) return CUDA_SUCCESS;
     }
     notify_context_end(context);
-    const std::lock_guard lock(state().mutex);
+    const Lock lock(state().mutex);
     if (context.references == 0 && context.active.load()) context.close();
     return CUDA_SUCCESS;
 }
@@ -89,7 +89,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device) {
     SOFTGPU_DEVICE(device, found);
     notify_context_end(*found->primary);
-    const std::lock_guard lock(state().mutex);
+    const Lock lock(state().mutex);
     if (found->primary->active.load()) found->primary->close();
     return CUDA_SUCCESS;
 }
@@ -255,7 +255,7 @@ CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
     SOFTGPU_CONTEXT(context);
     SOFTGPU_NOT_WHILE_CAPTURING();
     if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
-    const std::lock_guard lock(context->order_mutex);
+    const Lock lock(context->order_mutex);
     const auto found = context->limits.find(limit);
     if (found == context->limits.end()) return CUDA_ERROR_UNSUPPORTED_LIMIT;
     if (limit == CU_LIMIT_STACK_SIZE && value > (512U << 10)) return CUDA_ERROR_INVALID_VALUE;
@@ -268,7 +268,7 @@ CUresult CUDAAPI cuCtxGetLimit(size_t* value, CUlimit limit) {
     SOFTGPU_CONTEXT(context);
     SOFTGPU_NOT_NULL(value);
     if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
-    const std::lock_guard lock(context->order_mutex);
+    const Lock lock(context->order_mutex);
     const auto found = context->limits.find(limit);
     if (found == context->limits.end()) return CUDA_ERROR_UNSUPPORTED_LIMIT;
     *value = found->second;
@@ -318,7 +318,7 @@ CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
     if (peer == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (peer->device == context->device) return CUDA_ERROR_INVALID_DEVICE;
-    const std::lock_guard lock(context->order_mutex);
+    const Lock lock(context->order_mutex);
     return context->peers.emplace(peer->device->ordinal, true).second ? CUDA_SUCCESS
                                                                       : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
@@ -327,7 +327,7 @@ CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext handle) {
     SOFTGPU_CONTEXT(context);
     const auto peer = state().contexts.find(handle);
     if (peer == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    const std::lock_guard lock(context->order_mutex);
+    const Lock lock(context->order_mutex);
     return context->peers.erase(peer->device->ordinal) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }
 

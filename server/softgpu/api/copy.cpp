@@ -247,7 +247,7 @@ CUresult submit(const StreamPtr& stream, Copy copy, bool wait) {
         }
     }
     if (!wait && copy.to == Side::host && !pinned(rows.to)) wait = true;
-    std::shared_lock submitting(stream->context.submission_mutex);
+    SharedLock submitting(stream->context.submission_mutex);
     const std::uint64_t sequence = submit_ordered(
         stream, [copy, staged, context = &stream->context]() -> CUresult { return run_copy(copy, *context); });
     submitting.unlock();

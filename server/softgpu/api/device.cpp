@@ -160,7 +160,7 @@ extern "C" {
 CUresult CUDAAPI cuInit(unsigned int flags) {
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (state().forked.load()) return CUDA_ERROR_NOT_INITIALIZED;
-    const std::lock_guard lock(state().mutex);
+    const Lock lock(state().mutex);
     if (!state().initialised.load()) {
         if (state().devices.empty()) create_devices();
         if (state().devices.empty()) return CUDA_ERROR_NO_DEVICE;

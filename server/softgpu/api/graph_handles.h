@@ -65,7 +65,7 @@ CUresult with_local_room(Make make) {
 
 #define SOFTGPU_GRAPHS() \
     SOFTGPU_READY();     \
-    const std::lock_guard graphs_lock_(::gpupool::softgpu::graph_mutex())
+    const Lock graphs_lock_(::gpupool::softgpu::graph_mutex())
 #define SOFTGPU_GRAPH(handle, name)                 \
     const auto name = graphs().graphs.find(handle); \
     if (name == nullptr) return CUDA_ERROR_INVALID_VALUE

@@ -105,7 +105,7 @@ auto any_maker(CUgraphNodeParams* params) {
 // Changing only the parameters keeps the node's context.
 template <class P>
 CUcontext context_of(CUgraphNode handle) {
-    const std::lock_guard lock(graph_mutex());
+    const Lock lock(graph_mutex());
     const auto node = graphs().nodes.find(handle);
     const P* payload = node == nullptr ? nullptr : std::get_if<P>(node->payload.get());
     return payload == nullptr ? nullptr : reinterpret_cast<CUcontext>(payload->context);

@@ -159,8 +159,8 @@ CUresult make_kernel_call(const KernelRequest& request, KernelCall& call) {
     }
     std::map<int, int> attributes;
     {
-        const std::lock_guard lock(call.function->mutex);
-        attributes = function.attributes;
+        const Lock lock(call.function->mutex);
+        attributes = call.function->attributes;
     }
     if (const CUresult error = check(request, function, attributes); error != CUDA_SUCCESS) return error;
     std::vector<std::uint8_t> params;
@@ -189,13 +189,13 @@ CUresult run_kernel(const KernelCall& call, Context& context, std::uint32_t text
     launched.dynamic_shared_bytes = call.shared_bytes;
     std::size_t stack = code.stack_bytes;
     {
-        const std::lock_guard lock(context.order_mutex);
+        const Lock lock(context.order_mutex);
         launched.device = std::uint64_t{1} << context.device->ordinal;
         launched.reachable = launched.device;
         for (const auto& peer : context.peers) launched.reachable |= std::uint64_t{1} << peer.first;
     }
     if (code.may_recurse) {
-        const std::lock_guard lock(context.order_mutex);
+        const Lock lock(context.order_mutex);
         stack = std::max<std::size_t>(context.limits[CU_LIMIT_STACK_SIZE], stack);
     }
     launched.local_bytes_per_lane = static_cast<std::uint32_t>((stack + 15) / 16 * 16);
@@ -236,7 +236,7 @@ CUresult launch(const KernelRequest& request, CUstream handle) {
         return result;
     const std::uint32_t textures = TextureTable::instance().generation();
     context.make_local_room(call->function->code->local_bytes);
-    const std::shared_lock submitting(context.submission_mutex);
+    const SharedLock submitting(context.submission_mutex);
     submit_ordered(stream, [call, &context, textures] { return run_kernel(*call, context, textures); });
     return CUDA_SUCCESS;
 }
@@ -355,7 +355,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle
     if (size == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
     std::shared_ptr<Function> function;
     if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) return error;
-    const std::lock_guard lock(function->mutex);
+    const Lock lock(function->mutex);
     const auto found = function->attributes.find(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED);
     const bool larger = found != function->attributes.end() && found->second != 0;
     *size = static_cast<int>(larger ? kMaxClusterBlocks : kPortableClusterBlocks);
@@ -376,7 +376,7 @@ CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* count, CUfunction handle, con
     }
     std::map<int, int> attributes;
     {
-        const std::lock_guard lock(function->mutex);
+        const Lock lock(function->mutex);
         attributes = function->attributes;
     }
     unsigned cluster[3];

@@ -9,9 +9,9 @@
 namespace gpupool::softgpu {
 
 CUresult Library::module(const ContextPtr& context, std::shared_ptr<Module>& result) {
-    std::unique_lock lock(mutex);
+    UniqueLock lock(mutex);
     // A reset of the primary context destroyed its modules.
-    const auto is_there = [&] {
+    const auto is_there = [&]() GP_NO_THREAD_SAFETY_ANALYSIS {
         result = modules[context.get()];
         return result != nullptr && state().modules.find(result.get()) != nullptr;
     };
@@ -37,7 +37,7 @@ CUresult Library::module(const ContextPtr& context, std::shared_ptr<Module>& res
 }
 
 std::shared_ptr<Kernel> Library::kernel(const CompiledFunction& from) {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     auto& found = kernels[&from];
     if (found == nullptr) {
         found = std::make_shared<Kernel>();
@@ -215,7 +215,7 @@ CUresult CUDAAPI cuKernelGetAttribute(int* value, CUfunction_attribute attribute
     SOFTGPU_NOT_NULL(value);
     Device* found;
     if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) return error;
-    const std::lock_guard lock(kernel->mutex);
+    const Lock lock(kernel->mutex);
     return function_attribute(*kernel->code, kernel->attributes, attribute, *value);
 }
 
@@ -223,17 +223,17 @@ CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value,
     SOFTGPU_KERNEL(handle, kernel);
     Device* found;
     if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) return error;
-    const std::lock_guard lock(kernel->mutex);
+    const Lock lock(kernel->mutex);
     if (const CUresult error = set_function_attribute(*kernel->code, kernel->attributes, attribute, value);
         error != CUDA_SUCCESS) {
         return error;
     }
     // Existing functions get the value too.
-    const std::lock_guard library_lock(kernel->library->mutex);
+    const Lock library_lock(kernel->library->mutex);
     for (const auto& [context, module] : kernel->library->modules) {
         if (context->device != found) continue;
         const auto function = module->function(std::string_view(kernel->code->name));
-        const std::lock_guard function_lock(function->mutex);
+        const Lock function_lock(function->mutex);
         function->attributes[attribute] = value;
     }
     return CUDA_SUCCESS;

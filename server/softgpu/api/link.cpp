@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "common/mutex.h"
 #include "server/softgpu/api/device_runtime.h"
 #include "server/softgpu/api/image.h"
 #include "server/softgpu/ptx/parser.h"
@@ -12,9 +13,10 @@ namespace gpupool::softgpu {
 
 struct LinkState {
     JitOptions options;
-    std::mutex mutex;
-    std::vector<std::string> units;
-    std::string image;  // the program keeps a pointer to it, so it lives as long as the link state
+    Mutex mutex;
+    std::vector<std::string> units GP_GUARDED_BY(mutex);
+    // The program keeps a pointer to it, so it lives as long as the link state.
+    std::string image GP_GUARDED_BY(mutex);
 };
 
 namespace {
@@ -36,7 +38,7 @@ CUresult add(CUlinkState handle, CUjitInputType type, std::string unit, const ch
     const auto state = link_states().find(handle);
     if (state == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     const std::string called = name == nullptr || *name == '\0' ? "a unit" : name;
-    const std::lock_guard lock(state->mutex);
+    const Lock lock(state->mutex);
     if (type < 0 || type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
     if (type == CU_JIT_INPUT_LIBRARY && unit.find(kDeviceRuntimeMember) != std::string::npos) {
         type = CU_JIT_INPUT_PTX;
@@ -62,7 +64,7 @@ CUresult complete(CUlinkState handle, void** image, std::size_t* bytes) {
     const auto state = link_states().find(handle);
     if (state == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     SOFTGPU_NOT_NULL(image);
-    const std::lock_guard lock(state->mutex);
+    const Lock lock(state->mutex);
     std::string linked = ptx::join_units(state->units);
     // Compile it to find undefined symbols. Loading the image compiles it again.
     std::shared_ptr<CompiledModule> code;

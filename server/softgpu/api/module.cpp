@@ -20,7 +20,7 @@ CUresult Module::take(std::shared_ptr<CompiledModule> compiled) {
 }
 
 std::shared_ptr<Function> Module::function(const CompiledFunction& from) {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     auto& found = functions[&from];
     if (found == nullptr) {
         found = std::make_shared<Function>();
@@ -231,13 +231,13 @@ CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr* pointer, size_t* bytes, CUmod
 CUresult CUDAAPI cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction handle) {
     SOFTGPU_FUNCTION(handle, function);
     SOFTGPU_NOT_NULL(value);
-    const std::lock_guard lock(function->mutex);
+    const Lock lock(function->mutex);
     return function_attribute(*function->code, function->attributes, attribute, *value);
 }
 
 CUresult CUDAAPI cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
     SOFTGPU_FUNCTION(handle, function);
-    const std::lock_guard lock(function->mutex);
+    const Lock lock(function->mutex);
     return set_function_attribute(*function->code, function->attributes, attribute, value);
 }
 

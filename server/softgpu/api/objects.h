@@ -7,22 +7,25 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "common/mutex.h"
 #include "server/softgpu/api/cuda_api.h"
 #include "server/softgpu/exec/compile.h"
 #include "server/softgpu/exec/warp.h"
 
 namespace gpupool::softgpu {
+
+// For the entry points, which stand outside all namespaces.
+using gpupool::Lock;
+using gpupool::SharedLock;
+using gpupool::UniqueLock;
 
 struct Context;
 struct Stream;
@@ -34,16 +37,16 @@ template <class T>
 class Registry {
   public:
     void add(const std::shared_ptr<T>& object) {
-        const std::unique_lock lock(mutex_);
+        const Lock lock(mutex_);
         objects_[object.get()] = object;
     }
     std::shared_ptr<T> find(const void* handle) const {
-        const std::shared_lock lock(mutex_);
+        const SharedLock lock(mutex_);
         const auto found = objects_.find(handle);
         return found == objects_.end() ? nullptr : found->second;
     }
     std::shared_ptr<T> remove(const void* handle) {
-        const std::unique_lock lock(mutex_);
+        const Lock lock(mutex_);
         const auto found = objects_.find(handle);
         if (found == objects_.end()) return nullptr;
         auto object = found->second;
@@ -51,7 +54,7 @@ class Registry {
         return object;
     }
     std::vector<std::shared_ptr<T>> all() const {
-        const std::shared_lock lock(mutex_);
+        const SharedLock lock(mutex_);
         std::vector<std::shared_ptr<T>> found;
         for (const auto& [handle, object] : objects_) found.push_back(object);
         return found;
@@ -59,7 +62,7 @@ class Registry {
     template <class F>
     void remove_if(F which) {
         std::vector<std::shared_ptr<T>> removed;  // destroyed outside the lock
-        const std::unique_lock lock(mutex_);
+        const Lock lock(mutex_);
         for (auto at = objects_.begin(); at != objects_.end();) {
             if (which(*at->second)) {
                 removed.push_back(at->second);
@@ -71,16 +74,16 @@ class Registry {
     }
 
   private:
-    mutable std::shared_mutex mutex_;
-    std::unordered_map<const void*, std::shared_ptr<T>> objects_;
+    mutable SharedMutex mutex_;
+    std::unordered_map<const void*, std::shared_ptr<T>> objects_ GP_GUARDED_BY(mutex_);
 };
 
 // A point in a stream's work that others can wait for, such as one recording of an event.
 struct Moment {
-    std::mutex mutex;
-    std::condition_variable reached_changed;
-    bool reached = false;
-    std::chrono::steady_clock::time_point at;
+    Mutex mutex;
+    Condition reached_changed;
+    bool reached GP_GUARDED_BY(mutex) = false;
+    std::chrono::steady_clock::time_point at;  // does not change any more once `reached` is set
 
     void reach();
     bool is_reached();
@@ -97,8 +100,8 @@ struct Stream : std::enable_shared_from_this<Stream> {
     const unsigned flags;
     const int priority;
     const unsigned long long id;
-    std::mutex attribute_mutex;
-    std::map<int, CUstreamAttrValue> attributes;  // only those that were set
+    Mutex attribute_mutex;
+    std::map<int, CUstreamAttrValue> attributes GP_GUARDED_BY(attribute_mutex);  // only those that were set
 
     // Appends work to the queue; blocks while the stream is full. `done` is reached at the same moment at which the
     // stream counts the work as complete, even if a fault made it skip the work.
@@ -115,17 +118,17 @@ struct Stream : std::enable_shared_from_this<Stream> {
     bool start_thread();
     void run(std::chrono::milliseconds timeout);
 
-    std::mutex mutex_;
-    std::condition_variable changed_;
+    Mutex mutex_;
+    Condition changed_;
     struct Entry {
         Work work;
         std::shared_ptr<Moment> done;
     };
-    std::deque<Entry> queue_;
-    std::uint64_t submitted_ = 0;
-    std::uint64_t completed_ = 0;
-    bool running_ = false;
-    bool destroyed_ = false;
+    std::deque<Entry> queue_ GP_GUARDED_BY(mutex_);
+    std::uint64_t submitted_ GP_GUARDED_BY(mutex_) = 0;
+    std::uint64_t completed_ GP_GUARDED_BY(mutex_) = 0;
+    bool running_ GP_GUARDED_BY(mutex_) = false;
+    bool destroyed_ GP_GUARDED_BY(mutex_) = false;
 };
 
 struct Device;
@@ -137,9 +140,10 @@ struct MemoryPool {
     std::uint64_t most_bytes = 0;  // 0: no limit of its own
     std::atomic<std::uint64_t> used_bytes{0};
     std::atomic<std::uint64_t> used_high_bytes{0};
-    std::uint64_t kept_bytes = 0;  // freed, but still counted as the device's used memory
-    std::map<int, int> flags;      // the reuse policies, by attribute
-    std::mutex mutex;
+    // Freed, but still counted as the device's used memory.
+    std::uint64_t kept_bytes GP_GUARDED_BY(mutex) = 0;
+    std::map<int, int> flags;  // the reuse policies, by attribute
+    Mutex mutex;
 
     // Reserves memory for an allocation, from kept memory first. Returns false if there is not enough.
     bool take(Device& owner, std::uint64_t bytes);
@@ -150,7 +154,7 @@ struct MemoryPool {
     void trim(Device& owner, std::uint64_t least_bytes);
 
   private:
-    void keep_up_to(Device& owner, std::uint64_t reserved_bytes);
+    void keep_up_to(Device& owner, std::uint64_t reserved_bytes) GP_REQUIRES(mutex);
 };
 
 // Current and maximum memory of the graphs on one device.
@@ -190,20 +194,21 @@ struct Context : std::enable_shared_from_this<Context> {
     CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
     std::map<int, bool> peers;
 
-    std::mutex order_mutex;  // orders submissions to the legacy stream and to blocking streams
+    Mutex order_mutex;  // orders submissions to the legacy stream and to blocking streams
     StreamPtr legacy;
-    std::vector<std::weak_ptr<Stream>> streams;
-    std::size_t prune_ended_at = 64;            // size of `streams` at which ended ones are removed
-    std::mutex host_function_mutex;             // only one host function of a context runs at a time
-    std::shared_mutex submission_mutex;         // shared by submissions, exclusive in synchronize_exclusively()
+    std::vector<std::weak_ptr<Stream>> streams GP_GUARDED_BY(order_mutex);
+    // Size of `streams` at which ended ones are removed.
+    std::size_t prune_ended_at GP_GUARDED_BY(order_mutex) = 64;
+    Mutex host_function_mutex;                  // only one host function of a context runs at a time
+    SharedMutex submission_mutex;               // shared by submissions, exclusive in synchronize_exclusively()
     std::atomic<std::uint32_t> local_bytes{0};  // per thread; what kernels have room for
 
     void open();
     void close();
     void poison(CUresult code);
     CUresult status() const { return static_cast<CUresult>(error.load()); }
-    std::vector<StreamPtr> all_streams();
-    void add_stream(const StreamPtr& stream);  // with order_mutex held
+    std::vector<StreamPtr> all_streams() GP_REQUIRES(order_mutex);
+    void add_stream(const StreamPtr& stream) GP_REQUIRES(order_mutex);
     void synchronize();
     // Synchronizes as driver calls do that wait for the GPU to load, free or unregister: launches, records and copies
     // of other threads block meanwhile; writes, waits and queries do not (measured on an H200).
@@ -218,8 +223,8 @@ struct Event {
     Context* context = nullptr;
     ContextPtr keeps;
     unsigned flags = 0;
-    std::mutex mutex;
-    std::shared_ptr<Moment> moment;          // null: never recorded
+    Mutex mutex;
+    std::shared_ptr<Moment> moment GP_GUARDED_BY(mutex);  // null: never recorded
     std::shared_ptr<EventCapture> captured;  // set: last recorded in a stream capture; guarded by graph_mutex()
 };
 // Implements cuEventRecord. `external`: if the stream captures, adds a node of its own.
@@ -230,10 +235,10 @@ struct Function {
     Module* module = nullptr;
     std::shared_ptr<Module> keeps;
     const CompiledFunction* code = nullptr;
-    std::mutex mutex;
-    int max_dynamic_shared_bytes = -1;
-    int carveout = -1;
-    std::map<int, int> attributes;
+    Mutex mutex;
+    int max_dynamic_shared_bytes GP_GUARDED_BY(mutex) = -1;
+    int carveout GP_GUARDED_BY(mutex) = -1;
+    std::map<int, int> attributes GP_GUARDED_BY(mutex);
 };
 
 struct Library;
@@ -245,8 +250,8 @@ struct Module : std::enable_shared_from_this<Module> {
     std::shared_ptr<CompiledModule> code;
     std::uint64_t counted_bytes = 0;  // device memory of the code's variables
     Library* library = nullptr;
-    std::mutex mutex;
-    std::unordered_map<const CompiledFunction*, std::shared_ptr<Function>> functions;
+    Mutex mutex;
+    std::unordered_map<const CompiledFunction*, std::shared_ptr<Function>> functions GP_GUARDED_BY(mutex);
 
     CUresult take(std::shared_ptr<CompiledModule> compiled);
     std::shared_ptr<Function> function(const CompiledFunction& from);
@@ -257,17 +262,17 @@ struct Kernel {
     Library* library = nullptr;
     std::shared_ptr<Library> keeps;
     const CompiledFunction* code = nullptr;
-    std::mutex mutex;
-    std::map<int, int> attributes;
+    Mutex mutex;
+    std::map<int, int> attributes GP_GUARDED_BY(mutex);
 };
 
 struct Library : std::enable_shared_from_this<Library> {
     std::string text;
     std::shared_ptr<CompiledModule> code;  // for queries without a context; the first context runs it
-    bool code_taken = false;
-    std::mutex mutex;
-    std::unordered_map<Context*, std::shared_ptr<Module>> modules;
-    std::unordered_map<const CompiledFunction*, std::shared_ptr<Kernel>> kernels;
+    bool code_taken GP_GUARDED_BY(mutex) = false;
+    Mutex mutex;
+    std::unordered_map<Context*, std::shared_ptr<Module>> modules GP_GUARDED_BY(mutex);
+    std::unordered_map<const CompiledFunction*, std::shared_ptr<Kernel>> kernels GP_GUARDED_BY(mutex);
 
     CUresult module(const ContextPtr& context, std::shared_ptr<Module>& result);
     std::shared_ptr<Kernel> kernel(const CompiledFunction& from);
@@ -301,8 +306,8 @@ class Allocations {
     std::vector<Allocation> remove_of(const Context* context);
 
   private:
-    mutable std::shared_mutex mutex_;
-    std::map<std::uint64_t, Allocation> by_begin_;
+    mutable SharedMutex mutex_;
+    std::map<std::uint64_t, Allocation> by_begin_ GP_GUARDED_BY(mutex_);
 };
 
 struct Array;
@@ -310,7 +315,7 @@ struct Array;
 struct State {
     std::atomic<bool> initialised{false};
     std::atomic<bool> forked{false};  // in the child of a process that was initialised, where nothing works any more
-    std::mutex mutex;
+    Mutex mutex;
     std::vector<std::unique_ptr<Device>> devices;
     Registry<Context> contexts;
     Registry<Context> destroyed_contexts;  // kept, since streams and threads may still refer to them

@@ -11,7 +11,7 @@ namespace {
 // affect them.
 bool capture_allocation(CUdeviceptr* pointer, size_t bytes, const StreamPtr& stream, CUresult& result) {
     if (capture_count().load() == 0) return false;
-    const std::lock_guard lock(graph_mutex());
+    const Lock lock(graph_mutex());
     bool captures = false;
     result = may_submit(stream, captures);
     if (result != CUDA_SUCCESS || !captures) return result != CUDA_SUCCESS;
@@ -29,7 +29,7 @@ bool capture_allocation(CUdeviceptr* pointer, size_t bytes, const StreamPtr& str
 
 bool capture_free(CUdeviceptr pointer, const StreamPtr& stream, CUresult& result) {
     if (capture_count().load() == 0) return false;
-    const std::lock_guard lock(graph_mutex());
+    const Lock lock(graph_mutex());
     bool captures = false;
     result = may_submit(stream, captures);
     if (result != CUDA_SUCCESS || !captures) return result != CUDA_SUCCESS;
@@ -61,7 +61,7 @@ CUresult device_pool(CUmemoryPool* pool, CUdevice device, bool current) {
     Device* found;
     if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) return error;
     SOFTGPU_NOT_NULL(pool);
-    const std::lock_guard lock(state().mutex);
+    const Lock lock(state().mutex);
     *pool = reinterpret_cast<CUmemoryPool>((current ? found->current_pool : found->default_pool).get());
     return CUDA_SUCCESS;
 }
@@ -74,7 +74,7 @@ CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* pointer, size_t bytes, CUstream ha
     SOFTGPU_STREAM(handle, stream);
     std::shared_ptr<MemoryPool> pool;
     {
-        const std::lock_guard lock(state().mutex);
+        const Lock lock(state().mutex);
         pool = stream->context.device->current_pool;
     }
     return allocate_async(pointer, bytes, pool, stream);
@@ -120,7 +120,7 @@ CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
     Device* found;
     if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) return error;
     if (pool->device != device) return CUDA_ERROR_INVALID_VALUE;
-    const std::lock_guard lock(state().mutex);
+    const Lock lock(state().mutex);
     found->current_pool = pool;
     return CUDA_SUCCESS;
 }
@@ -146,10 +146,10 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
     SOFTGPU_NOT_WHILE_CAPTURING();
     if (pool->is_default) return CUDA_ERROR_INVALID_VALUE;
     state().pools.remove(handle);
-    const std::lock_guard lock(state().mutex);
+    const Lock lock(state().mutex);
     Device& device = *state().devices[static_cast<std::size_t>(pool->device)];
     {
-        const std::lock_guard of_pool(pool->mutex);
+        const Lock of_pool(pool->mutex);
         pool->release_threshold_bytes = 0;
     }
     pool->trim(device, 0);
@@ -167,7 +167,7 @@ CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool handle, size_t least_bytes) {
 CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
     SOFTGPU_POOL(handle, pool);
     SOFTGPU_NOT_NULL(value);
-    const std::lock_guard lock(pool->mutex);
+    const Lock lock(pool->mutex);
     switch (attribute) {
         case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
         case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
@@ -188,7 +188,7 @@ CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute 
 CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
     SOFTGPU_POOL(handle, pool);
     SOFTGPU_NOT_NULL(value);
-    const std::lock_guard lock(pool->mutex);
+    const Lock lock(pool->mutex);
     const auto flag = [&] {
         const auto found = pool->flags.find(attribute);
         return found == pool->flags.end() ? 1 : found->second;

@@ -62,7 +62,7 @@ CUresult find_stream(CUstream handle, StreamPtr& result) {
         StreamPtr& mine = own[context->id];
         if (mine == nullptr) {
             mine = std::make_shared<Stream>(*context, CU_STREAM_DEFAULT, 0);
-            const std::lock_guard lock(context->order_mutex);
+            const Lock lock(context->order_mutex);
             context->add_stream(mine);
         }
         result = mine;
@@ -90,7 +90,7 @@ void GraphMemoryCount::add(std::uint64_t more) {
 }
 
 bool MemoryPool::take(Device& owner, std::uint64_t bytes) {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     const std::uint64_t used = used_bytes.load() + bytes;
     if (most_bytes != 0 && used > most_bytes) return false;
     const std::uint64_t kept = std::min(kept_bytes, bytes);
@@ -102,14 +102,14 @@ bool MemoryPool::take(Device& owner, std::uint64_t bytes) {
 }
 
 void MemoryPool::give(Device& owner, std::uint64_t bytes) {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     used_bytes.fetch_sub(bytes);
     kept_bytes += bytes;
     keep_up_to(owner, release_threshold_bytes);
 }
 
 void MemoryPool::trim(Device& owner, std::uint64_t least_bytes) {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     keep_up_to(owner, least_bytes);
 }
 
@@ -123,7 +123,7 @@ void MemoryPool::keep_up_to(Device& owner, std::uint64_t reserved_bytes) {
 }
 
 void Context::open() {
-    const std::lock_guard lock(order_mutex);
+    const Lock lock(order_mutex);
     id = state().next_id.fetch_add(1);
     error = CUDA_SUCCESS;
     stop = false;
@@ -186,14 +186,14 @@ std::vector<StreamPtr> Context::all_streams() {
 void Context::synchronize() {
     std::vector<std::pair<StreamPtr, std::uint64_t>> last;
     {
-        const std::lock_guard lock(order_mutex);
+        const Lock lock(order_mutex);
         for (const auto& stream : all_streams()) last.emplace_back(stream, stream->submitted());
     }
     for (const auto& [stream, sequence] : last) stream->wait(sequence);
 }
 
 void Context::synchronize_exclusively() {
-    const std::unique_lock exclusive(submission_mutex);
+    const Lock exclusive(submission_mutex);
     synchronize();
 }
 
@@ -219,14 +219,14 @@ RangeAccess access_of(const Allocation& allocation) {
 
 void Allocations::add(const Allocation& allocation) {
     {
-        const std::unique_lock lock(mutex_);
+        const Lock lock(mutex_);
         by_begin_[allocation.begin] = allocation;
     }
     AddressSpace::instance().add(allocation.begin, allocation.size_bytes, access_of(allocation));
 }
 
 bool Allocations::find(std::uint64_t address, Allocation& found) const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     auto at = by_begin_.upper_bound(address);
     if (at == by_begin_.begin()) return false;
     --at;
@@ -237,7 +237,7 @@ bool Allocations::find(std::uint64_t address, Allocation& found) const {
 
 bool Allocations::remove(std::uint64_t begin, Allocation& removed) {
     {
-        const std::unique_lock lock(mutex_);
+        const Lock lock(mutex_);
         const auto found = by_begin_.find(begin);
         if (found == by_begin_.end()) return false;
         removed = found->second;
@@ -250,7 +250,7 @@ bool Allocations::remove(std::uint64_t begin, Allocation& removed) {
 std::vector<Allocation> Allocations::remove_of(const Context* context) {
     std::vector<Allocation> result;
     {
-        const std::unique_lock lock(mutex_);
+        const Lock lock(mutex_);
         for (auto at = by_begin_.begin(); at != by_begin_.end();) {
             // Mappings belong to the process and stay until they are unmapped.
             if (at->second.context == context && at->second.kind != MemoryKind::mapped) {

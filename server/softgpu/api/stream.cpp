@@ -17,23 +17,23 @@ constexpr auto kThreadTimeout = 3 * kIdleTime;
 }  // namespace
 
 void Moment::reach() {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     at = std::chrono::steady_clock::now();
     reached = true;
     reached_changed.notify_all();
 }
 
 bool Moment::is_reached() {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     return reached;
 }
 
 void Moment::wait(const std::atomic<bool>& stop) {
-    std::unique_lock lock(mutex);
+    UniqueLock lock(mutex);
     while (!reached && !stop.load()) {
         // The moment's own context may be destroyed, and then it is never reached; `stop` is another context's flag. So
         // poll.
-        reached_changed.wait_until(lock, std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+        reached_changed.wait_for(lock, std::chrono::milliseconds(100));
     }
 }
 
@@ -41,12 +41,12 @@ Stream::Stream(Context& owner, unsigned stream_flags, int stream_priority)
     : context(owner), flags(stream_flags), priority(stream_priority), id(state().next_id.fetch_add(1)) {}
 
 void Stream::wait_for_space() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return queue_.size() < kMaxQueued; });
+    UniqueLock lock(mutex_);
+    changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return queue_.size() < kMaxQueued; });
 }
 
 std::uint64_t Stream::submit(Work work, std::shared_ptr<Moment> done) {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     queue_.push_back({std::move(work), std::move(done)});
     const std::uint64_t number = ++submitted_;
     if (running_) {
@@ -79,17 +79,16 @@ bool Stream::start_thread() {
 }
 
 void Stream::retire() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     destroyed_ = true;
     changed_.notify_all();
 }
 
 void Stream::run(std::chrono::milliseconds timeout) {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     for (;;) {
         if (queue_.empty()) {
-            const auto until = std::chrono::system_clock::now() + timeout;
-            changed_.wait_until(lock, until, [&] { return !queue_.empty() || destroyed_; });
+            changed_.wait_for(lock, timeout, [&]() GP_REQUIRES(mutex_) { return !queue_.empty() || destroyed_; });
             if (queue_.empty()) {
                 running_ = false;
                 return;
@@ -112,17 +111,17 @@ void Stream::run(std::chrono::milliseconds timeout) {
 }
 
 void Stream::wait(std::uint64_t sequence) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return completed_ >= sequence; });
+    UniqueLock lock(mutex_);
+    changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return completed_ >= sequence; });
 }
 
 bool Stream::is_done(std::uint64_t sequence) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return completed_ >= sequence;
 }
 
 std::uint64_t Stream::submitted() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return submitted_;
 }
 
@@ -131,7 +130,7 @@ bool is_legacy(const Stream& stream) {
 }
 
 CUresult run_host_function(Context& context, CUhostFn function, void* data) {
-    const std::lock_guard lock(context.host_function_mutex);
+    const Lock lock(context.host_function_mutex);
     in_host_function() = true;
     function(data);
     in_host_function() = false;
@@ -144,7 +143,7 @@ std::uint64_t submit_ordered(const StreamPtr& stream, Stream::Work work, std::sh
     if ((stream->flags & CU_STREAM_NON_BLOCKING) != 0) return stream->submit(std::move(work), std::move(done));
     // Work of the legacy stream waits for all blocking streams, and their work for the legacy stream. Each waits only
     // for work submitted earlier, so there is no deadlock. The lock makes "earlier" the same order for all threads.
-    const std::lock_guard lock(context.order_mutex);
+    const Lock lock(context.order_mutex);
     std::vector<std::pair<StreamPtr, std::uint64_t>> earlier;
     if (is_legacy(*stream)) {
         for (const auto& other : context.all_streams()) {

@@ -14,8 +14,8 @@ CUresult create_stream(CUstream* result, unsigned flags, int priority) {
     priority = std::min(0, std::max(priority, kGreatestPriority));
     auto stream = std::make_shared<Stream>(*context, flags, priority);
     {
-        const std::shared_lock submitting(context->submission_mutex);
-        const std::lock_guard lock(context->order_mutex);
+        const SharedLock submitting(context->submission_mutex);
+        const Lock lock(context->order_mutex);
         context->add_stream(stream);
     }
     state().streams.add(stream);
@@ -29,7 +29,7 @@ CUresult create_stream(CUstream* result, unsigned flags, int priority) {
     if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
 
 std::shared_ptr<Moment> moment_of(Event& event) {
-    const std::lock_guard lock(event.mutex);
+    const Lock lock(event.mutex);
     return event.moment;
 }
 
@@ -57,9 +57,9 @@ CUresult gpupool::softgpu::record_event(CUevent handle, CUstream stream_handle, 
     CUresult result;
     if (record_captured(event, stream, external, result)) return result;
     auto moment = std::make_shared<Moment>();
-    const std::shared_lock submitting(stream->context.submission_mutex);
+    const SharedLock submitting(stream->context.submission_mutex);
     {
-        const std::lock_guard lock(event->mutex);
+        const Lock lock(event->mutex);
         event->moment = moment;
     }
     submit_ordered(
@@ -106,7 +106,7 @@ CUresult CUDAAPI cuStreamQuery(CUstream handle) {
     if (const CUresult refused = refuse_wait(stream); refused != CUDA_SUCCESS) return refused;
     bool done = stream->is_done(stream->submitted());
     if (is_legacy(*stream)) {
-        const std::lock_guard lock(stream->context.order_mutex);
+        const Lock lock(stream->context.order_mutex);
         for (const auto& other : stream->context.all_streams()) {
             if ((other->flags & CU_STREAM_NON_BLOCKING) == 0) done &= other->is_done(other->submitted());
         }
@@ -186,7 +186,7 @@ CUresult CUDAAPI cuStreamAddCallback(CUstream handle, CUstreamCallback function,
     if (const CUresult refused = refuse_captured(stream); refused != CUDA_SUCCESS) return refused;
     Context* context = &stream->context;
     submit_ordered(stream, [=]() -> CUresult {
-        const std::lock_guard lock(context->host_function_mutex);
+        const Lock lock(context->host_function_mutex);
         in_host_function() = true;
         function(handle, context->status(), data);
         in_host_function() = false;

@@ -19,7 +19,7 @@ bool known_attribute(CUstreamAttrID attribute) {
 }
 
 CUstreamAttrValue value_of(Stream& stream, CUstreamAttrID attribute) {
-    const std::lock_guard lock(stream.attribute_mutex);
+    const Lock lock(stream.attribute_mutex);
     if (const auto found = stream.attributes.find(attribute); found != stream.attributes.end()) return found->second;
     CUstreamAttrValue value;
     std::memset(&value, 0, sizeof value);
@@ -48,7 +48,7 @@ CUresult CUDAAPI cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute,
     SOFTGPU_READY();
     SOFTGPU_STREAM(handle, stream);
     if (value == nullptr || !known_attribute(attribute)) return CUDA_ERROR_INVALID_VALUE;
-    const std::lock_guard lock(stream->attribute_mutex);
+    const Lock lock(stream->attribute_mutex);
     stream->attributes[attribute] = *value;
     return CUDA_SUCCESS;
 }
@@ -59,10 +59,10 @@ CUresult CUDAAPI cuStreamCopyAttributes(CUstream to_handle, CUstream from_handle
     SOFTGPU_STREAM(from_handle, from);
     std::map<int, CUstreamAttrValue> copied;
     {
-        const std::lock_guard lock(from->attribute_mutex);
+        const Lock lock(from->attribute_mutex);
         copied = from->attributes;
     }
-    const std::lock_guard lock(to->attribute_mutex);
+    const Lock lock(to->attribute_mutex);
     to->attributes = std::move(copied);
     return CUDA_SUCCESS;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/mutex.h"
 #include "server/softgpu/api/array.h"
 #include "server/softgpu/exec/address_space.h"
 #include "server/softgpu/graph/capture.h"
@@ -30,24 +31,24 @@ struct ObjectRecord {
 class ObjectRecords {
   public:
     bool add(std::uint64_t handle, const ObjectRecord& record) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (records_.size() >= kMaxObjects) return false;
         records_[handle] = record;
         return true;
     }
     bool find(std::uint64_t handle, bool surface, ObjectRecord& record) const {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         const auto found = records_.find(handle);
         if (found == records_.end() || found->second.surface != surface) return false;
         record = found->second;
         return true;
     }
     void remove(std::uint64_t handle) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         records_.erase(handle);
     }
     std::vector<std::uint64_t> remove_of(const Context& context) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         std::vector<std::uint64_t> removed;
         for (auto at = records_.begin(); at != records_.end();) {
             if (at->second.context != &context) {
@@ -61,8 +62,8 @@ class ObjectRecords {
     }
 
   private:
-    mutable std::mutex mutex_;
-    std::unordered_map<std::uint64_t, ObjectRecord> records_;
+    mutable Mutex mutex_;
+    std::unordered_map<std::uint64_t, ObjectRecord> records_ GP_GUARDED_BY(mutex_);
 };
 
 ObjectRecords& records() {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/mutex.h"
 #include "server/softgpu/api/memory.h"
 #include "server/softgpu/exec/address_space.h"
 
@@ -37,10 +38,10 @@ struct Mapping {
 };
 
 struct Vmm {
-    std::mutex mutex;
-    std::map<std::uint64_t, std::uint64_t> reservations;  // begin -> bytes
-    std::map<std::uint64_t, Mapping> mappings;            // by begin
-    std::unordered_map<const void*, std::shared_ptr<Memory>> memories;
+    Mutex mutex;
+    std::map<std::uint64_t, std::uint64_t> reservations GP_GUARDED_BY(mutex);  // begin -> bytes
+    std::map<std::uint64_t, Mapping> mappings GP_GUARDED_BY(mutex);            // by begin
+    std::unordered_map<const void*, std::shared_ptr<Memory>> memories GP_GUARDED_BY(mutex);
 };
 
 Vmm& vmm() {
@@ -52,7 +53,7 @@ CUmemGenericAllocationHandle handle_of(const std::shared_ptr<Memory>& memory) {
     return reinterpret_cast<CUmemGenericAllocationHandle>(memory.get());
 }
 
-std::shared_ptr<Memory> find(CUmemGenericAllocationHandle handle) {
+std::shared_ptr<Memory> find(CUmemGenericAllocationHandle handle) GP_REQUIRES(vmm().mutex) {
     const auto found = vmm().memories.find(reinterpret_cast<const void*>(handle));
     return found == vmm().memories.end() ? nullptr : found->second;
 }
@@ -71,14 +72,14 @@ CUresult check_properties(const CUmemAllocationProp* properties) {
     return find_device(properties->location.id, device);
 }
 
-bool inside_reservation(std::uint64_t begin, std::uint64_t size_bytes) {
+bool inside_reservation(std::uint64_t begin, std::uint64_t size_bytes) GP_REQUIRES(vmm().mutex) {
     auto at = vmm().reservations.upper_bound(begin);
     if (at == vmm().reservations.begin()) return false;
     --at;
     return begin - at->first <= at->second && at->second - (begin - at->first) >= size_bytes;
 }
 
-bool overlaps_mapping(std::uint64_t begin, std::uint64_t size_bytes) {
+bool overlaps_mapping(std::uint64_t begin, std::uint64_t size_bytes) GP_REQUIRES(vmm().mutex) {
     auto at = vmm().mappings.lower_bound(begin + size_bytes);
     if (at == vmm().mappings.begin()) return false;
     --at;
@@ -136,7 +137,7 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* pointer, size_t size, size_t a
         if (begin + align > at) munmap(reinterpret_cast<void*>(at + size), begin + align - at);
         memory = reinterpret_cast<void*>(at);
     }
-    const std::lock_guard lock(vmm().mutex);
+    const Lock lock(vmm().mutex);
     vmm().reservations[reinterpret_cast<std::uint64_t>(memory)] = size;
     *pointer = reinterpret_cast<CUdeviceptr>(memory);
     return CUDA_SUCCESS;
@@ -144,7 +145,7 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* pointer, size_t size, size_t a
 
 CUresult CUDAAPI cuMemAddressFree(CUdeviceptr pointer, size_t size) {
     SOFTGPU_READY();
-    const std::lock_guard lock(vmm().mutex);
+    const Lock lock(vmm().mutex);
     const auto found = vmm().reservations.find(pointer);
     if (found == vmm().reservations.end() || found->second != size || overlaps_mapping(pointer, size))
         return CUDA_ERROR_INVALID_VALUE;
@@ -169,7 +170,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, 
     memory->descriptor = memfd_create("gpupool-softgpu", MFD_CLOEXEC);
     if (memory->descriptor < 0 || ftruncate(memory->descriptor, static_cast<off_t>(size)) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    const std::lock_guard lock(vmm().mutex);
+    const Lock lock(vmm().mutex);
     vmm().memories[memory.get()] = memory;
     *handle = handle_of(memory);
     return CUDA_SUCCESS;
@@ -177,7 +178,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, 
 
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
     SOFTGPU_READY();
-    const std::lock_guard lock(vmm().mutex);
+    const Lock lock(vmm().mutex);
     const auto memory = find(handle);
     if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
     // Mappings keep the memory until they are unmapped.
@@ -188,7 +189,7 @@ CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUresult CUDAAPI cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                           unsigned long long flags) {
     SOFTGPU_READY();
-    const std::lock_guard lock(vmm().mutex);
+    const Lock lock(vmm().mutex);
     const auto memory = find(handle);
     if (memory == nullptr || size == 0 || !aligned(pointer) || !aligned(size) || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -204,7 +205,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmem
 CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAccessDesc* access, size_t count) {
     SOFTGPU_READY();
     if (size == 0 || access == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
-    const std::lock_guard lock(vmm().mutex);
+    const Lock lock(vmm().mutex);
     // The range must consist of whole mappings without gaps.
     std::uint64_t covered = pointer;
     for (auto at = vmm().mappings.find(pointer);
@@ -250,7 +251,7 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* 
     if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     Device* device;
     if (const CUresult error = find_device(location->id, device); error != CUDA_SUCCESS) return error;
-    const std::lock_guard lock(vmm().mutex);
+    const Lock lock(vmm().mutex);
     auto at = vmm().mappings.upper_bound(pointer);
     if (at == vmm().mappings.begin() || pointer - std::prev(at)->first >= std::prev(at)->second.size_bytes)
         return CUDA_ERROR_INVALID_VALUE;
@@ -264,7 +265,7 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* 
 
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr pointer, size_t size) {
     SOFTGPU_READY();
-    const std::lock_guard lock(vmm().mutex);
+    const Lock lock(vmm().mutex);
     std::uint64_t covered = pointer;
     const auto first = vmm().mappings.find(pointer);
     auto last = first;
@@ -283,7 +284,7 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr pointer, size_t size) {
 CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(handle);
-    const std::lock_guard lock(vmm().mutex);
+    const Lock lock(vmm().mutex);
     const auto pointer = reinterpret_cast<std::uint64_t>(address);
     auto at = vmm().mappings.upper_bound(pointer);
     if (at == vmm().mappings.begin() || pointer - std::prev(at)->first >= std::prev(at)->second.size_bytes)
@@ -297,7 +298,7 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handl
 CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
                                                         CUmemGenericAllocationHandle handle) {
     SOFTGPU_READY();
-    const std::lock_guard lock(vmm().mutex);
+    const Lock lock(vmm().mutex);
     const auto memory = find(handle);
     if (properties == nullptr || memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *properties = memory->properties;
@@ -307,7 +308,7 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* pro
 CUresult CUDAAPI cuMemExportToShareableHandle(void* result, CUmemGenericAllocationHandle handle,
                                               CUmemAllocationHandleType type, unsigned long long flags) {
     SOFTGPU_READY();
-    const std::lock_guard lock(vmm().mutex);
+    const Lock lock(vmm().mutex);
     const auto memory = find(handle);
     if (result == nullptr || memory == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || (memory->properties.requestedHandleTypes & type) == 0)
@@ -333,7 +334,7 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* ha
     memory->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     memory->properties.requestedHandleTypes = type;
     memory->properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    const std::lock_guard lock(vmm().mutex);
+    const Lock lock(vmm().mutex);
     vmm().memories[memory.get()] = memory;
     *handle = handle_of(memory);
     return CUDA_SUCCESS;

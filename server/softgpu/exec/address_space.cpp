@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <cstdlib>
-#include <mutex>
 
 namespace gpupool::softgpu {
 
@@ -15,14 +14,14 @@ AddressSpace& AddressSpace::instance() {
 
 void AddressSpace::add(std::uint64_t begin, std::uint64_t size_bytes, const RangeAccess& access) {
     if (size_bytes == 0) return;
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     ranges_[begin] = {begin, begin + size_bytes, access};
     generation_.fetch_add(1, std::memory_order_release);
 }
 
 void AddressSpace::remove(std::uint64_t begin, std::uint64_t size_bytes) {
     const std::uint64_t end = begin + size_bytes;
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     auto at = ranges_.upper_bound(begin);
     if (at != ranges_.begin()) --at;
     while (at != ranges_.end() && at->second.begin < end) {
@@ -39,7 +38,7 @@ void AddressSpace::remove(std::uint64_t begin, std::uint64_t size_bytes) {
 }
 
 bool AddressSpace::find(std::uint64_t address, AddressRange& found) const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     auto at = ranges_.upper_bound(address);
     if (at == ranges_.begin()) return false;
     --at;
@@ -61,7 +60,7 @@ bool AddressSpace::covers(std::uint64_t begin, std::uint64_t size_bytes) const {
 
 bool AddressSpace::touches(std::uint64_t begin, std::uint64_t size_bytes) const {
     if (size_bytes == 0) return false;
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     auto at = ranges_.upper_bound(begin + size_bytes - 1);
     if (at == ranges_.begin()) return false;
     --at;

@@ -9,7 +9,8 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <shared_mutex>
+
+#include "common/mutex.h"
 
 namespace gpupool::softgpu {
 
@@ -43,8 +44,8 @@ class AddressSpace {
     std::uint32_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
   private:
-    mutable std::shared_mutex mutex_;
-    std::map<std::uint64_t, AddressRange> ranges_;  // by begin address
+    mutable SharedMutex mutex_;
+    std::map<std::uint64_t, AddressRange> ranges_ GP_GUARDED_BY(mutex_);  // by begin address
     std::atomic<std::uint32_t> generation_{1};
 };
 

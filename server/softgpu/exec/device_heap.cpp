@@ -5,19 +5,19 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <unordered_map>
 
+#include "common/mutex.h"
 #include "server/softgpu/exec/address_space.h"
 
 namespace gpupool::softgpu {
 namespace {
 
 struct Heap {
-    std::mutex mutex;
-    std::unordered_map<std::uint64_t, std::uint64_t> blocks;  // address -> bytes
-    std::uint64_t used_bytes = 0;
-    std::uint64_t limit_bytes = std::uint64_t{8} << 20;
+    Mutex mutex;
+    std::unordered_map<std::uint64_t, std::uint64_t> blocks GP_GUARDED_BY(mutex);  // address -> bytes
+    std::uint64_t used_bytes GP_GUARDED_BY(mutex) = 0;
+    std::uint64_t limit_bytes GP_GUARDED_BY(mutex) = std::uint64_t{8} << 20;
 };
 
 Heap& heap() {
@@ -42,7 +42,7 @@ void append(std::string& text, const char* format, T value) {
 
 std::uint64_t device_malloc(std::uint64_t size_bytes) {
     if (size_bytes == 0) size_bytes = 1;
-    const std::lock_guard lock(heap().mutex);
+    const Lock lock(heap().mutex);
     if (size_bytes > heap().limit_bytes || heap().limit_bytes - heap().used_bytes < size_bytes) return 0;
     void* memory = std::malloc(size_bytes);
     if (memory == nullptr) return 0;
@@ -55,7 +55,7 @@ std::uint64_t device_malloc(std::uint64_t size_bytes) {
 
 bool device_free(std::uint64_t address) {
     if (address == 0) return true;
-    const std::lock_guard lock(heap().mutex);
+    const Lock lock(heap().mutex);
     const auto found = heap().blocks.find(address);
     if (found == heap().blocks.end()) return false;
     AddressSpace::instance().remove(address, found->second);
@@ -66,12 +66,12 @@ bool device_free(std::uint64_t address) {
 }
 
 void set_device_heap_limit(std::uint64_t limit_bytes) {
-    const std::lock_guard lock(heap().mutex);
+    const Lock lock(heap().mutex);
     heap().limit_bytes = limit_bytes;
 }
 
 std::uint64_t device_heap_limit() {
-    const std::lock_guard lock(heap().mutex);
+    const Lock lock(heap().mutex);
     return heap().limit_bytes;
 }
 

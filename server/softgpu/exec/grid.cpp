@@ -24,7 +24,7 @@ Grid::Grid(const LaunchState& launch, bool cooperative, const std::atomic<bool>&
                      (launch.grid[2] / launch.cluster[2])) {}
 
 void Grid::record(const Fault& fault) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (fault_.kind == FaultKind::none) fault_ = fault;
     faulted_.store(true, std::memory_order_relaxed);
 }
@@ -138,6 +138,7 @@ Fault Grid::run(const LaunchState& launch, bool cooperative, const std::atomic<b
     if (helpers > 0) pool.help(grid, helpers);
     grid.work();
     if (helpers > 0) pool.finish(grid);
+    const Lock lock(grid.mutex_);
     if (grid.fault_.kind == FaultKind::none && stop.load())
         return {FaultKind::stopped, 0, 0, "the context was destroyed"};
     return grid.fault_;
@@ -158,23 +159,23 @@ HelperPool::HelperPool() {
 }
 
 void HelperPool::help(Grid& grid, std::uint32_t helpers) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     offers_.push_back({&grid, helpers, 0});
     offered_.notify_all();
 }
 
 void HelperPool::finish(Grid& grid) {
-    std::unique_lock lock(mutex_);
-    const auto offer = [&] {
+    UniqueLock lock(mutex_);
+    const auto offer = [&]() GP_NO_THREAD_SAFETY_ANALYSIS {
         return std::find_if(offers_.begin(), offers_.end(), [&](const Offer& o) { return o.grid == &grid; });
     };
     offer()->wanted = 0;
-    left_.wait(lock, [&] { return offer()->working == 0; });
+    left_.wait(lock, [&]() GP_REQUIRES(mutex_) { return offer()->working == 0; });
     offers_.erase(offer());
 }
 
 void HelperPool::loop() {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     for (;;) {
         const auto wanted = std::find_if(offers_.begin(), offers_.end(), [](const Offer& o) { return o.wanted > 0; });
         if (wanted == offers_.end()) {

@@ -8,11 +8,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 
+#include "common/mutex.h"
 #include "server/softgpu/exec/block_runner.h"
 
 namespace gpupool::softgpu {
@@ -52,8 +51,8 @@ class Grid {
     std::atomic<std::uint64_t> next_cluster_{0};
     std::atomic<std::uint32_t> next_executor_{0};
     std::atomic<bool> faulted_{false};
-    std::mutex mutex_;
-    Fault fault_;
+    Mutex mutex_;
+    Fault fault_ GP_GUARDED_BY(mutex_);
 };
 
 // Helper threads for grids, one fewer than there are processors. They never end, since a kernel may never end either.
@@ -69,15 +68,15 @@ class HelperPool {
     HelperPool();
     void loop();
 
-    std::mutex mutex_;
-    std::condition_variable offered_;
-    std::condition_variable left_;
+    Mutex mutex_;
+    Condition offered_;
+    Condition left_;
     struct Offer {
         Grid* grid;
         std::uint32_t wanted;
         std::uint32_t working;
     };
-    std::deque<Offer> offers_;
+    std::deque<Offer> offers_ GP_GUARDED_BY(mutex_);
     std::uint32_t size_ = 0;
 };
 

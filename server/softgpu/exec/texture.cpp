@@ -1,7 +1,5 @@
 #include "server/softgpu/exec/texture.h"
 
-#include <mutex>
-
 #include "server/softgpu/exec/address_space.h"
 
 namespace gpupool::softgpu {
@@ -13,14 +11,14 @@ TextureTable& TextureTable::instance() {
 
 std::uint64_t TextureTable::add(Texture texture) {
     auto shared = std::make_shared<const Texture>(std::move(texture));
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     const std::uint64_t handle = next_++;
     textures_.emplace(handle, Entry{std::move(shared)});
     return handle;
 }
 
 void TextureTable::remove(std::uint64_t handle) {
-    const std::unique_lock lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = textures_.find(handle);
     if (found == textures_.end()) return;
     found->second.removed_at = generation_.fetch_add(1, std::memory_order_release) + 1;
@@ -31,7 +29,7 @@ void TextureTable::remove(std::uint64_t handle) {
 }
 
 std::shared_ptr<const Texture> TextureTable::find(std::uint64_t handle, std::uint32_t generation) const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     const auto found = textures_.find(handle);
     return found == textures_.end() || found->second.removed_at <= generation ? nullptr : found->second.texture;
 }

@@ -11,9 +11,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <shared_mutex>
 #include <unordered_map>
 #include <vector>
+
+#include "common/mutex.h"
 
 namespace gpupool::softgpu {
 
@@ -64,10 +65,10 @@ class TextureTable {
         std::uint32_t removed_at = ~0U;  // first generation without it
     };
 
-    mutable std::shared_mutex mutex_;
-    std::unordered_map<std::uint64_t, Entry> textures_;
-    std::deque<std::uint64_t> removed_;  // oldest first
-    std::uint64_t next_ = 1;
+    mutable SharedMutex mutex_;
+    std::unordered_map<std::uint64_t, Entry> textures_ GP_GUARDED_BY(mutex_);
+    std::deque<std::uint64_t> removed_ GP_GUARDED_BY(mutex_);  // oldest first
+    std::uint64_t next_ GP_GUARDED_BY(mutex_) = 1;
     std::atomic<std::uint32_t> generation_{1};
 };
 

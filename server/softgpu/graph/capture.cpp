@@ -100,7 +100,7 @@ CUresult refuse_unsafe_call() {
     if (capture_count().load() == 0) return CUDA_SUCCESS;
     const CUstreamCaptureMode mode = thread_capture_mode();
     if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
-    const std::lock_guard lock(graph_mutex());
+    const Lock lock(graph_mutex());
     CUresult result = CUDA_SUCCESS;
     for (const auto& capture : captures().all) {
         const bool own = capture->owner == std::this_thread::get_id();
@@ -116,7 +116,7 @@ CUresult refuse_unsafe_call() {
 
 CUresult refuse_captured(const StreamPtr& stream) {
     if (capture_count().load() == 0) return CUDA_SUCCESS;
-    const std::lock_guard lock(graph_mutex());
+    const Lock lock(graph_mutex());
     bool captures_now = false;
     if (const CUresult error = may_submit(stream, captures_now); error != CUDA_SUCCESS) return error;
     if (!captures_now) return CUDA_SUCCESS;
@@ -132,7 +132,7 @@ CUresult refuse_wait(const StreamPtr& stream) {
 CUresult refuse_wait(const Context& context) {
     if (capture_count().load() == 0) return CUDA_SUCCESS;
     {
-        const std::lock_guard lock(graph_mutex());
+        const Lock lock(graph_mutex());
         bool any = false;
         for (const auto& [stream, capture] : captures().by_stream) {
             if (&stream->context != &context) continue;
@@ -157,14 +157,14 @@ CUresult refuse_captured(const Event& event, std::shared_ptr<Capture>& capture) 
 }  // namespace
 
 CUresult refuse_captured(Event& event) {
-    const std::lock_guard lock(graph_mutex());
+    const Lock lock(graph_mutex());
     std::shared_ptr<Capture> capture;
     return refuse_captured(event, capture);
 }
 
 CUresult refuse_wait(Event& event) {
     {
-        const std::lock_guard lock(graph_mutex());
+        const Lock lock(graph_mutex());
         std::shared_ptr<Capture> capture;
         const CUresult error = refuse_captured(event, capture);
         if (capture != nullptr) capture->invalid = true;
@@ -174,7 +174,7 @@ CUresult refuse_wait(Event& event) {
 }
 
 bool record_captured(const std::shared_ptr<Event>& event, const StreamPtr& stream, bool external, CUresult& result) {
-    const std::lock_guard lock(graph_mutex());
+    const Lock lock(graph_mutex());
     bool captures_now = false;
     result = may_submit(stream, captures_now);
     if (result != CUDA_SUCCESS) return true;
@@ -217,7 +217,7 @@ CUresult join(const std::shared_ptr<Capture>& theirs, const EventCapture& record
 }  // namespace
 
 bool wait_captured(const std::shared_ptr<Event>& event, const StreamPtr& stream, bool external, CUresult& result) {
-    const std::lock_guard lock(graph_mutex());
+    const Lock lock(graph_mutex());
     bool captures_now = false;
     result = may_submit(stream, captures_now);
     if (result != CUDA_SUCCESS) return true;
@@ -239,7 +239,7 @@ bool wait_captured(const std::shared_ptr<Event>& event, const StreamPtr& stream,
         return true;
     }
     if (!captures_now) return false;
-    const std::lock_guard event_lock(event->mutex);
+    const Lock event_lock(event->mutex);
     if (event->moment != nullptr) {
         captures().of(*stream)->invalid = true;
         result = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
@@ -249,7 +249,7 @@ bool wait_captured(const std::shared_ptr<Event>& event, const StreamPtr& stream,
 
 void forget_stream(const Stream& stream) {
     if (capture_count().load() == 0) return;
-    const std::lock_guard lock(graph_mutex());
+    const Lock lock(graph_mutex());
     Capture* capture = captures().of(stream);
     if (capture == nullptr) return;
     if (capture->origin.get() == &stream) {
@@ -263,7 +263,7 @@ void forget_stream(const Stream& stream) {
 
 void forget_context(const Context& context) {
     if (capture_count().load() == 0) return;
-    const std::lock_guard lock(graph_mutex());
+    const Lock lock(graph_mutex());
     std::vector<Capture*> over;
     for (const auto& capture : captures().all) {
         if (&capture->origin->context == &context) over.push_back(capture.get());

@@ -36,7 +36,7 @@ Node* add_captured(const StreamPtr& stream, PayloadPtr payload);
 template <class F>
 bool captured(const StreamPtr& stream, F make, CUresult& result) {
     if (capture_count().load() == 0) return false;
-    const std::lock_guard lock(graph_mutex());
+    const Lock lock(graph_mutex());
     bool captures = false;
     result = may_submit(stream, captures);
     if (result != CUDA_SUCCESS) return true;

@@ -215,7 +215,7 @@ CUresult instantiate(const GraphPtr& graph, unsigned long long flags, CUDA_GRAPH
 CUresult launch(const std::shared_ptr<Executable>& executable, const StreamPtr& stream) {
     auto run = std::make_shared<PlanRun>(stream->context);
     {
-        const std::lock_guard lock(graph_mutex());
+        const Lock lock(graph_mutex());
         std::map<GraphMemory*, bool> left;  // memory that the graph allocates; true if the graph does not free it again
         for_each_memory(*executable->graph, [&](GraphMemory& memory, bool allocates) {
             if (allocates) left.emplace(&memory, true);

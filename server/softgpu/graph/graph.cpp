@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "common/mutex.h"
+
 namespace gpupool::softgpu {
 namespace {
 
@@ -13,8 +15,8 @@ void erase_one(std::vector<T*>& from, const T* what) {
 
 }  // namespace
 
-std::mutex& graph_mutex() {
-    static std::mutex& mutex = *new std::mutex;
+Mutex& graph_mutex() {
+    static Mutex& mutex = *new Mutex;
     return mutex;
 }
 

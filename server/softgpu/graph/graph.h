@@ -10,11 +10,11 @@
 #include <array>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <variant>
 #include <vector>
 
+#include "common/mutex.h"
 #include "server/softgpu/api/kernel_call.h"
 #include "server/softgpu/graph/memory.h"
 
@@ -111,7 +111,7 @@ struct Graph : std::enable_shared_from_this<Graph> {
     bool holds_memory_nodes() const;
 };
 
-std::mutex& graph_mutex();
+Mutex& graph_mutex();
 
 struct GraphRegistries {
     Registry<Graph> graphs;

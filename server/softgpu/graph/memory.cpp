@@ -3,9 +3,10 @@
 #include <sys/mman.h>
 
 #include <map>
-#include <shared_mutex>
 #include <utility>
 #include <vector>
+
+#include "common/mutex.h"
 
 namespace gpupool::softgpu {
 namespace {
@@ -13,8 +14,8 @@ namespace {
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 46;
 
 struct Reservations {
-    std::shared_mutex mutex;
-    std::map<std::uint64_t, std::weak_ptr<GraphMemory>> by_begin;
+    SharedMutex mutex;
+    std::map<std::uint64_t, std::weak_ptr<GraphMemory>> by_begin GP_GUARDED_BY(mutex);
 };
 
 Reservations& reservations() {
@@ -31,7 +32,7 @@ std::shared_ptr<GraphMemory> GraphMemory::reserve(Device& device, std::uint64_t 
     if (memory == MAP_FAILED) return nullptr;
     const auto address = reinterpret_cast<std::uint64_t>(memory);
     auto result = std::make_shared<GraphMemory>(device, address, size_bytes);
-    const std::unique_lock lock(reservations().mutex);
+    const Lock lock(reservations().mutex);
     reservations().by_begin[address] = result;
     return result;
 }
@@ -42,24 +43,23 @@ GraphMemory::GraphMemory(Device& device, std::uint64_t address, std::uint64_t si
 GraphMemory::~GraphMemory() {
     release();
     {
-        const std::unique_lock lock(reservations().mutex);
+        const Lock lock(reservations().mutex);
         reservations().by_begin.erase(address_);
     }
     munmap(reinterpret_cast<void*>(address_), size_bytes_);
 }
 
 bool GraphMemory::reserves(std::uint64_t address, std::uint64_t bytes) {
-    const std::shared_lock lock(reservations().mutex);
-    const auto& all = reservations().by_begin;
-    auto at = all.upper_bound(address);
-    if (at == all.begin()) return false;
+    const SharedLock lock(reservations().mutex);
+    auto at = reservations().by_begin.upper_bound(address);
+    if (at == reservations().by_begin.begin()) return false;
     const auto memory = (--at)->second.lock();
     if (memory == nullptr || address - memory->address_ >= memory->size_bytes_) return false;
     return bytes <= memory->size_bytes_ - (address - memory->address_);
 }
 
 std::shared_ptr<GraphMemory> GraphMemory::find(std::uint64_t address) {
-    const std::shared_lock lock(reservations().mutex);
+    const SharedLock lock(reservations().mutex);
     const auto found = reservations().by_begin.find(address);
     return found == reservations().by_begin.end() ? nullptr : found->second.lock();
 }
@@ -82,7 +82,7 @@ void GraphMemory::trim(Device& device) {
     std::vector<std::shared_ptr<GraphMemory>>
         all;  // declared outside the lock, since releasing a last reference takes it
     {
-        const std::shared_lock lock(reservations().mutex);
+        const SharedLock lock(reservations().mutex);
         for (const auto& [begin, weak] : reservations().by_begin) {
             if (auto memory = weak.lock(); memory != nullptr) all.push_back(std::move(memory));
         }

@@ -277,7 +277,7 @@ struct Runner {
     CUresult operator()(const WaitPayload& wait) const {
         std::shared_ptr<Moment> recorded;
         {
-            const std::lock_guard lock(wait.event->mutex);
+            const Lock lock(wait.event->mutex);
             recorded = wait.event->moment;
         }
         if (recorded != nullptr) recorded->wait(context.stop);

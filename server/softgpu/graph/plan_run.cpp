@@ -3,6 +3,7 @@
 #include <system_error>
 #include <thread>
 
+#include "common/mutex.h"
 #include "server/softgpu/graph/payload.h"
 
 namespace gpupool::softgpu {
@@ -51,7 +52,7 @@ void PlanRun::take(std::shared_ptr<const Plan> plan, std::shared_ptr<Moment> pre
         if (record == nullptr) continue;
         moments_[i] = std::make_shared<Moment>();
         record->event->captured = nullptr;
-        const std::lock_guard lock(record->event->mutex);
+        const Lock lock(record->event->mutex);
         record->event->moment = moments_[i];
     }
 }
@@ -59,7 +60,7 @@ void PlanRun::take(std::shared_ptr<const Plan> plan, std::shared_ptr<Moment> pre
 CUresult PlanRun::run() {
     if (previous_ != nullptr) previous_->wait(context_.stop);
     for (const auto& memory : free_first_) memory->free();
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     remaining_ = plan_->steps.size();
     for (std::uint32_t i = 0; i < remaining_; ++i) {
         missing_.push_back(plan_->steps[i].dependency_count);
@@ -67,9 +68,9 @@ CUresult PlanRun::run() {
     }
     while (remaining_ != 0) {
         work(lock);
-        changed_.wait(lock, [&] { return remaining_ == 0 || !ready_.empty(); });
+        changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return remaining_ == 0 || !ready_.empty(); });
     }
-    changed_.wait(lock, [&] { return helpers_ == 0; });
+    changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return helpers_ == 0; });
     lock.unlock();
     // Poison the context before the events are reached, so that a woken thread sees the fault.
     if (result_ != CUDA_SUCCESS) context_.poison(result_);
@@ -79,16 +80,18 @@ CUresult PlanRun::run() {
 }
 
 // Runs steps until none is ready. Unlocks while a step runs.
-void PlanRun::work(std::unique_lock<std::mutex>& lock) {
+void PlanRun::work(UniqueLock& lock) {
     while (!ready_.empty()) {
         const std::uint32_t step = ready_.front();
         ready_.pop_front();
         start_helpers();
         const PayloadPtr& payload = plan_->steps[step].payload;
         if (payload != nullptr && result_ == CUDA_SUCCESS && !context_.stop.load()) {
-            lock.unlock();
-            const CUresult result = run_payload(*payload, context_, moments_[step]);
-            lock.lock();
+            CUresult result = CUDA_SUCCESS;
+            {
+                const Unlocked unlocked(lock, mutex_);
+                result = run_payload(*payload, context_, moments_[step]);
+            }
             if (result_ == CUDA_SUCCESS) result_ = result;
         }
         for (const std::uint32_t next : plan_->steps[step].dependents) {
@@ -99,12 +102,12 @@ void PlanRun::work(std::unique_lock<std::mutex>& lock) {
     }
 }
 
-// Starts a helper for every ready step beside the one that the caller is about to run. The caller holds the lock.
+// Starts a helper for every ready step beside the one that the caller is about to run.
 void PlanRun::start_helpers() {
     while (ready_.size() > starting_ && helpers_ < kMaxHelpers) {
         try {
             std::thread([self = shared_from_this()] {
-                std::unique_lock lock(self->mutex_);
+                UniqueLock lock(self->mutex_);
                 --self->starting_;
                 self->work(lock);
                 --self->helpers_;

@@ -6,6 +6,7 @@
 // Errors: after the first step that fails, the others are skipped.
 #pragma once
 
+#include "common/mutex.h"
 #include "server/softgpu/graph/executable.h"
 
 namespace gpupool::softgpu {
@@ -28,8 +29,8 @@ class PlanRun : public std::enable_shared_from_this<PlanRun> {
     CUresult run();
 
   private:
-    void work(std::unique_lock<std::mutex>& lock);
-    void start_helpers();
+    void work(UniqueLock& lock) GP_REQUIRES(mutex_);
+    void start_helpers() GP_REQUIRES(mutex_);
     void end_use();
     void reach_all();
 
@@ -39,13 +40,13 @@ class PlanRun : public std::enable_shared_from_this<PlanRun> {
     std::vector<std::shared_ptr<GraphMemory>> free_first_, used_;
     std::shared_ptr<Moment> previous_, done_;
 
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::vector<std::uint32_t> missing_;
-    std::deque<std::uint32_t> ready_;
-    std::size_t remaining_ = 0;
-    std::size_t helpers_ = 0;
-    std::size_t starting_ = 0;  // helpers that have not picked a step yet
+    Mutex mutex_;
+    Condition changed_;
+    std::vector<std::uint32_t> missing_ GP_GUARDED_BY(mutex_);
+    std::deque<std::uint32_t> ready_ GP_GUARDED_BY(mutex_);
+    std::size_t remaining_ GP_GUARDED_BY(mutex_) = 0;
+    std::size_t helpers_ GP_GUARDED_BY(mutex_) = 0;
+    std::size_t starting_ GP_GUARDED_BY(mutex_) = 0;  // helpers that have not picked a step yet
     CUresult result_ = CUDA_SUCCESS;
 };
 

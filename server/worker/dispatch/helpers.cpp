@@ -23,7 +23,7 @@ void Helpers::run(std::function<void()> work, std::function<void()> done) {
         tracer_->wrap(work, done);
     }
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         jobs_.push_back({std::move(work), std::move(done)});
         if (idle_ < jobs_.size() && threads_.size() < kMaxThreads) {
             start_another();
@@ -45,17 +45,17 @@ void Helpers::start_another() {
 }
 
 void Helpers::stop() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     stopping_ = true;
     jobs_.clear();
     changed_.notify_all();
 }
 
 void Helpers::loop() {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     while (true) {
         ++idle_;
-        changed_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+        changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return stopping_ || !jobs_.empty(); });
         --idle_;
         if (jobs_.empty()) {
             return;

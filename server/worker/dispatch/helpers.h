@@ -8,13 +8,12 @@
 // Errors: the constructor throws std::system_error if it cannot start the first thread.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "common/mutex.h"
 #include "server/worker/dispatch/inbox.h"
 #include "server/worker/tracing/tracer.h"
 
@@ -41,11 +40,11 @@ class Helpers {
     };
     Inbox& inbox_;
     Tracer* const tracer_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<Job> jobs_;
-    std::size_t idle_ = 0;
-    bool stopping_ = false;
+    Mutex mutex_;
+    Condition changed_;
+    std::deque<Job> jobs_ GP_GUARDED_BY(mutex_);
+    std::size_t idle_ GP_GUARDED_BY(mutex_) = 0;
+    bool stopping_ GP_GUARDED_BY(mutex_) = false;
     bool complained_ = false;  // dispatcher only, like threads_
     std::vector<std::thread> threads_;
 };

@@ -13,8 +13,8 @@ constexpr std::size_t kMaxLetThroughBytes = 256u << 20;
 }  // namespace
 
 bool Inbox::push(std::shared_ptr<Frame> frame) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    not_full_.wait(lock, [&] {
+    UniqueLock lock(mutex_);
+    not_full_.wait(lock, [&]() GP_REQUIRES(mutex_) {
         return closed_ || bytes_ < (letting_through_ > 0 ? kMaxLetThroughBytes : kMaxFrameBytes) ||
                std::this_thread::get_id() == dispatcher_;
     });
@@ -30,7 +30,7 @@ bool Inbox::push(std::shared_ptr<Frame> frame) {
 
 void Inbox::post(std::function<void()> job) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         jobs_.push_back(std::move(job));
     }
     notify();
@@ -38,7 +38,7 @@ void Inbox::post(std::function<void()> job) {
 
 void Inbox::poke() {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         poked_ = true;
     }
     notify();
@@ -46,7 +46,7 @@ void Inbox::poke() {
 
 void Inbox::close() {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         closed_ = true;
     }
     notify();
@@ -55,7 +55,7 @@ void Inbox::close() {
 
 void Inbox::let_through(bool through) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         letting_through_ += through ? 1 : -1;
     }
     if (through) {
@@ -69,7 +69,7 @@ void Inbox::notify() {
 }
 
 void Inbox::serve_here() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     dispatcher_ = std::this_thread::get_id();
 }
 
@@ -79,7 +79,7 @@ Inbox::Batch Inbox::take(Batch used) {
         return batch;
     }
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         news_.store(false, std::memory_order_relaxed);
         batch.frames.swap(frames_);
         batch.jobs.swap(jobs_);
@@ -93,21 +93,21 @@ Inbox::Batch Inbox::take(Batch used) {
 }
 
 void Inbox::wait(std::chrono::microseconds timeout) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (not_empty_.wait_for(lock, timeout, [&] { return ready(); })) {
+    UniqueLock lock(mutex_);
+    if (not_empty_.wait_for(lock, timeout, [&]() GP_REQUIRES(mutex_) { return ready(); })) {
         // the thread that queued it sets this only after it released the mutex
         news_.store(true, std::memory_order_relaxed);
     }
 }
 
 void Inbox::wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    not_empty_.wait(lock, [&] { return ready(); });
+    UniqueLock lock(mutex_);
+    not_empty_.wait(lock, [&]() GP_REQUIRES(mutex_) { return ready(); });
     news_.store(true, std::memory_order_relaxed);
 }
 
 bool Inbox::closed() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return closed_;
 }
 

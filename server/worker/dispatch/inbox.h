@@ -10,15 +10,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
-#include "common/adaptive_mutex.h"
+#include "common/mutex.h"
 #include "common/spin.h"
 #include "server/worker/dispatch/command.h"
 
@@ -78,21 +76,23 @@ class Inbox {
     static constexpr std::chrono::milliseconds kSpinFor{2};
 
     void notify();
-    [[nodiscard]] bool ready() const { return poked_ || closed_ || !frames_.empty() || !jobs_.empty(); }
+    [[nodiscard]] bool ready() const GP_REQUIRES(mutex_) {
+        return poked_ || closed_ || !frames_.empty() || !jobs_.empty();
+    }
 
     mutable AdaptiveMutex mutex_;
-    std::condition_variable not_empty_, not_full_;
-    std::vector<std::shared_ptr<Frame>> frames_;
-    std::vector<std::function<void()>> jobs_;
-    std::size_t bytes_ = 0;
-    int letting_through_ = 0;  // threads that wait for the receiving thread
+    Condition not_empty_, not_full_;
+    std::vector<std::shared_ptr<Frame>> frames_ GP_GUARDED_BY(mutex_);
+    std::vector<std::function<void()>> jobs_ GP_GUARDED_BY(mutex_);
+    std::size_t bytes_ GP_GUARDED_BY(mutex_) = 0;
+    int letting_through_ GP_GUARDED_BY(mutex_) = 0;  // threads that wait for the receiving thread
     std::thread::id dispatcher_;
     // Something was queued since the last take(). Polled without the mutex. Set after the mutex is released, because
     // the thread that sees it takes the mutex next.
     std::atomic<bool> news_{false};
     Spin spin_;  // the dispatcher's
-    bool poked_ = false;
-    bool closed_ = false;
+    bool poked_ GP_GUARDED_BY(mutex_) = false;
+    bool closed_ GP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpupool::worker

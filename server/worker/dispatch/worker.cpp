@@ -123,7 +123,7 @@ Error Worker::run(std::unique_ptr<transport::Connection> connection) {
     receiver_.reset();
     Error cause{ErrorCode::closed, "the session ended"};
     {
-        const std::lock_guard lock(end_mutex_);
+        const Lock lock(end_mutex_);
         cause = end_.value_or(cause);
     }
     // For a client that is still there. The process ends in any case, see Options::ending.
@@ -139,7 +139,7 @@ void Worker::run_elsewhere(std::function<void()> call) {
 
 void Worker::stop(const std::string& why) {
     {
-        const std::lock_guard lock(end_mutex_);
+        const Lock lock(end_mutex_);
         if (!end_) {
             end_ = Error{ErrorCode::closed, why};
         }

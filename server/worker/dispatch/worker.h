@@ -15,7 +15,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/mutex.h"
 #include "protocol/codec/agreement.h"
 #include "protocol/wire/channel.h"
 #include "protocol/wire/lanes.h"
@@ -238,8 +238,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         notify(codec::NoticeType::hold, codec::StreamHoldNotice{0, 0, 0, held ? 1u : 0u});  // all zero: every stream
     }};
     std::uint64_t announced_pieces_ = 0;
-    std::mutex end_mutex_;
-    std::optional<Error> end_;                          // guarded by end_mutex_
+    Mutex end_mutex_;
+    std::optional<Error> end_ GP_GUARDED_BY(end_mutex_);
     std::unordered_set<std::uint64_t> handles_ending_;  // objects that helpers destroy now, by client handle
     std::atomic<bool> ending_{false};
     transport::Connection* connection_ = nullptr;             // owned by the channel, which never attaches another

@@ -154,7 +154,7 @@ Result<std::unique_ptr<ImageStore>> ImageStore::open(const std::string& root, co
 
 ImageStore::~ImageStore() {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         stopping_ = true;
     }
     changed_.notify_all();
@@ -186,7 +186,7 @@ ImageBytes ImageStore::find(const ImageHash& hash) {
 
 void ImageStore::keep(const ImageHash& hash, ImageBytes image) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (image->size() > limit_bytes_ || waiting_bytes_ + image->size() > kMaxWaitingBytes || !start_writing()) {
             return;
         }
@@ -211,14 +211,14 @@ bool ImageStore::start_writing() {
 }
 
 void ImageStore::finish(std::chrono::milliseconds timeout) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, timeout, [&] { return waiting_.empty(); });
+    UniqueLock lock(mutex_);
+    changed_.wait_for(lock, timeout, [&]() GP_REQUIRES(mutex_) { return waiting_.empty(); });
 }
 
 void ImageStore::run() {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     while (true) {
-        changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+        changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return stopping_ || !waiting_.empty(); });
         if (stopping_) {
             return;
         }

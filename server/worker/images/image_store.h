@@ -16,17 +16,16 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/mutex.h"
 #include "common/result.h"
 #include "common/unique_fd.h"
 #include "protocol/calls/internal.h"
@@ -76,11 +75,11 @@ class ImageStore {
         ImageHash hash;
         ImageBytes image;
     };
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<Waiting> waiting_;  // the first one is being written; guarded by mutex_
-    std::uint64_t waiting_bytes_ = 0;
-    bool stopping_ = false;
+    Mutex mutex_;
+    Condition changed_;
+    std::deque<Waiting> waiting_ GP_GUARDED_BY(mutex_);  // the first one is being written
+    std::uint64_t waiting_bytes_ GP_GUARDED_BY(mutex_) = 0;
+    bool stopping_ GP_GUARDED_BY(mutex_) = false;
     bool complained_ = false;     // used by the writing thread, as is since_trim_
     std::size_t since_trim_ = 0;  // files
     std::thread thread_;

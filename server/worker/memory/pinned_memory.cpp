@@ -17,7 +17,7 @@ CUresult PinnedMemory::allocate(std::uint64_t bytes, BlockPtr& block) {
     driver::call(api_.cuCtxGetCurrent, &piece.context);
     piece.bytes = std::bit_ceil(std::max(bytes, kLeastBytes));
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (Piece idle; take_idle(piece.context, piece.bytes, idle)) {
             std::memset(idle.memory, 0, idle.bytes);
             block = std::make_shared<Block>(*this, idle);
@@ -42,7 +42,7 @@ CUresult PinnedMemory::allocate(std::uint64_t bytes, BlockPtr& block) {
         }
     }
     if (result != CUDA_SUCCESS) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         used_bytes_ -= piece.bytes;
         return result;
     }
@@ -62,19 +62,19 @@ bool PinnedMemory::take_idle(CUcontext context, std::uint64_t bytes, Piece& piec
 }
 
 std::uint64_t PinnedMemory::used_bytes() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return used_bytes_;
 }
 
 void PinnedMemory::stop() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     stopped_ = true;
 }
 
 void PinnedMemory::forget(CUcontext context) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     ++context_numbers_[context];
-    std::erase_if(idle_, [&](const Piece& idle) {
+    std::erase_if(idle_, [&](const Piece& idle) GP_REQUIRES(mutex_) {
         if (idle.context != context) {
             return false;
         }
@@ -85,7 +85,7 @@ void PinnedMemory::forget(CUcontext context) {
 }
 
 void PinnedMemory::free(const Piece& piece) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (stopped_) {
         return;
     }
@@ -100,7 +100,7 @@ void PinnedMemory::free(const Piece& piece) {
 void PinnedMemory::give_back_idle() {
     std::vector<Piece> pieces;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         pieces.swap(idle_);
     }
     for (const Piece& piece : pieces) {
@@ -109,10 +109,10 @@ void PinnedMemory::give_back_idle() {
             driver::call(api_.cuMemHostUnregister, piece.memory);
         }
         munmap(piece.memory, piece.bytes);
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         used_bytes_ -= piece.bytes;
     }
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     giving_back_ = false;
 }
 

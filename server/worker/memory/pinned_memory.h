@@ -15,9 +15,9 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "common/mutex.h"
 #include "protocol/codec/record.h"
 #include "server/driver/api.h"
 
@@ -68,16 +68,17 @@ class PinnedMemory {
   private:
     void free(const Piece& piece);
     void give_back_idle();
-    bool take_idle(CUcontext context, std::uint64_t bytes, Piece& piece);  // with mutex_ held
+    bool take_idle(CUcontext context, std::uint64_t bytes, Piece& piece) GP_REQUIRES(mutex_);
 
     const driver::Api& api_;
     const std::function<void(std::function<void()>)> run_elsewhere_;
-    mutable std::mutex mutex_;
-    std::uint64_t used_bytes_ = 0;
-    std::vector<Piece> idle_;
-    std::map<CUcontext, std::uint64_t> context_numbers_;  // how many contexts of each handle have ended
-    bool stopped_ = false;
-    bool giving_back_ = false;  // only one helper releases at a time: each may have to wait
+    mutable Mutex mutex_;
+    std::uint64_t used_bytes_ GP_GUARDED_BY(mutex_) = 0;
+    std::vector<Piece> idle_ GP_GUARDED_BY(mutex_);
+    // How many contexts of each handle have ended.
+    std::map<CUcontext, std::uint64_t> context_numbers_ GP_GUARDED_BY(mutex_);
+    bool stopped_ GP_GUARDED_BY(mutex_) = false;
+    bool giving_back_ GP_GUARDED_BY(mutex_) = false;  // only one helper releases at a time: each may have to wait
 };
 
 }  // namespace gpupool::worker

@@ -80,7 +80,7 @@ std::vector<Issuers::Failure> Issuers::settle() {
         wait_for(*issuer, issuer->handed.load(std::memory_order_relaxed));
     }
     busy_ = false;
-    const std::lock_guard lock(failures_mutex_);
+    const Lock lock(failures_mutex_);
     return std::exchange(failures_, {});
 }
 
@@ -130,7 +130,7 @@ void Issuers::issue(Job& job, CUcontext& current, std::uint32_t& contexts_ended)
         (void)write_mark(api_, job.launch.stream, job.mark_word, job.mark);
     }
     if (result != CUDA_SUCCESS) {
-        const std::lock_guard lock(failures_mutex_);
+        const Lock lock(failures_mutex_);
         failures_.push_back({std::move(job.command), std::move(job.launch), result});
     }
 }

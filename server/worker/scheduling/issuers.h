@@ -19,10 +19,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "common/mutex.h"
 #include "common/spin.h"
 #include "server/driver/api.h"
 #include "server/worker/dispatch/command.h"
@@ -99,8 +99,8 @@ class Issuers {
     bool busy_ = false;
     std::atomic<bool> stopping_{false};
 
-    std::mutex failures_mutex_;
-    std::vector<Failure> failures_;  // guarded
+    Mutex failures_mutex_;
+    std::vector<Failure> failures_ GP_GUARDED_BY(failures_mutex_);
 };
 
 }  // namespace gpupool::worker

@@ -26,7 +26,7 @@ Status DeviceOutput::capture(int descriptor) {
 }
 
 std::string DeviceOutput::take() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (pipe_.get() < 0) {
         return {};
     }
@@ -55,7 +55,7 @@ void DeviceOutput::run() {
     pollfd wanted{pipe_.get(), POLLIN, 0};
     while (::poll(&wanted, 1, -1) >= 0 || errno == EINTR) {
         {
-            const std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             empty_locked();
         }
         if ((wanted.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) {

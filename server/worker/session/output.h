@@ -11,9 +11,9 @@
 
 #include <atomic>
 #include <cstddef>
-#include <mutex>
 #include <string>
 
+#include "common/mutex.h"
 #include "common/result.h"
 #include "common/unique_fd.h"
 
@@ -32,13 +32,13 @@ class DeviceOutput {
     [[nodiscard]] bool has_text() const { return has_text_.load(std::memory_order_relaxed); }
 
   private:
-    void empty_locked();
+    void empty_locked() GP_REQUIRES(mutex_);
     void run();
 
     UniqueFd pipe_;
-    std::mutex mutex_;
-    std::string text_;
-    std::size_t dropped_bytes_ = 0;
+    Mutex mutex_;
+    std::string text_ GP_GUARDED_BY(mutex_);
+    std::size_t dropped_bytes_ GP_GUARDED_BY(mutex_) = 0;
     std::atomic<bool> has_text_{false};
 };
 

@@ -5,10 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "common/mutex.h"
+
 namespace gpupool::worker {
 
 bool Incoming::begin(std::uint64_t transfer, std::uint64_t ahead_bytes) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     Transfer& begun = transfers_[transfer];
     if (std::exchange(begun.begun, true)) {
         return false;
@@ -20,7 +22,7 @@ bool Incoming::begin(std::uint64_t transfer, std::uint64_t ahead_bytes) {
 void Incoming::expect(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes, std::byte* place) {
     bool awaited = false;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         transfers_[transfer].pieces.push_back({offset, bytes, place});
         awaited = expected_.has_waiters();
     }
@@ -52,7 +54,7 @@ std::span<std::byte> Incoming::destination(Piece& piece, std::size_t bytes) {
 }
 
 std::span<std::byte> Incoming::place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     Piece* const piece = find(transfer, [&](const Piece& candidate) {
         return !candidate.claimed && !candidate.copying && offset == candidate.offset + candidate.received_bytes &&
                bytes <= candidate.bytes - candidate.received_bytes;
@@ -61,7 +63,7 @@ std::span<std::byte> Incoming::place(std::uint64_t transfer, std::uint64_t offse
 }
 
 void Incoming::landed(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     Piece* const piece = find(transfer, [&](const Piece& candidate) {
         return offset == candidate.offset + candidate.received_bytes &&
                bytes <= candidate.bytes - candidate.received_bytes;
@@ -72,8 +74,8 @@ void Incoming::landed(std::uint64_t transfer, std::uint64_t offset, std::size_t 
 }
 
 std::span<std::byte> Incoming::claim(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
-    std::unique_lock lock(mutex_);
-    const auto expected = [&] {
+    UniqueLock lock(mutex_);
+    const auto expected = [&]() GP_NO_THREAD_SAFETY_ANALYSIS {
         return find(transfer, [&](const Piece& candidate) {
             return candidate.offset == offset && candidate.bytes == bytes && candidate.received_bytes == 0 &&
                    !candidate.claimed && !candidate.filling && !candidate.copying;
@@ -81,7 +83,8 @@ std::span<std::byte> Incoming::claim(std::uint64_t transfer, std::uint64_t offse
     };
     // Its command is still on the way over another connection, or no memory is free yet.
     if ((transfer & codec::kTransferSentAhead) != 0 && expected() == nullptr) {
-        expected_.wait_for(lock, kEarlyTimeout, [&] { return expected() != nullptr || is_abandoned(transfer); });
+        expected_.wait_for(lock, kEarlyTimeout,
+                           [&]() GP_REQUIRES(mutex_) { return expected() != nullptr || is_abandoned(transfer); });
     }
     if (is_coming(transfer, offset)) {
         return {};
@@ -147,7 +150,7 @@ std::list<Incoming::Early>::iterator Incoming::drop_early(Transfer& transfer, st
 }
 
 void Incoming::landed_whole(std::uint64_t transfer, std::uint64_t offset) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto it = transfers_.find(transfer);  // the transfer exists as long as a thread writes to it
     auto& pieces = it->second.pieces;
     const auto piece = std::find_if(pieces.begin(), pieces.end(),
@@ -190,7 +193,7 @@ bool Incoming::is_over(const Transfer& transfer) {
 }
 
 std::optional<Incoming::Piece> Incoming::take_landed(std::uint64_t transfer) {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     const auto it = transfers_.find(transfer);
     if (it == transfers_.end() || it->second.pieces.empty()) {
         return std::nullopt;
@@ -206,7 +209,7 @@ std::optional<Incoming::Piece> Incoming::take_landed(std::uint64_t transfer) {
 }
 
 // Copies without the lock, because lanes would wait for it.
-void Incoming::fill_from_early(std::unique_lock<std::mutex>& lock, Transfer& transfer, Piece& piece) {
+void Incoming::fill_from_early(UniqueLock& lock, Transfer& transfer, Piece& piece) {
     while (!piece.filling && !piece.claimed && piece.received_bytes < piece.bytes) {
         const std::uint64_t from = piece.offset + piece.received_bytes;
         const auto early = std::find_if(transfer.early.begin(), transfer.early.end(), [&](const Early& one) {
@@ -218,9 +221,10 @@ void Incoming::fill_from_early(std::unique_lock<std::mutex>& lock, Transfer& tra
         const std::size_t within = from - early->offset;
         const std::size_t bytes = std::min(early->bytes - within, piece.bytes - piece.received_bytes);
         piece.copying = true;
-        lock.unlock();
-        std::memcpy(piece.place + piece.received_bytes, early->data.get() + within, bytes);
-        lock.lock();
+        {
+            const Unlocked unlocked(lock, mutex_);
+            std::memcpy(piece.place + piece.received_bytes, early->data.get() + within, bytes);
+        }
         piece.copying = false;
         piece.received_bytes += bytes;
         if (within + bytes == early->bytes) {
@@ -231,7 +235,7 @@ void Incoming::fill_from_early(std::unique_lock<std::mutex>& lock, Transfer& tra
 
 void Incoming::forget(std::uint64_t transfer) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (const auto it = transfers_.find(transfer); it != transfers_.end()) {
             it->second.pieces.clear();
         }
@@ -240,7 +244,7 @@ void Incoming::forget(std::uint64_t transfer) {
 }
 
 void Incoming::abandon(std::uint64_t transfer, GiveBack give_back) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto it = transfers_.find(transfer);
     if (it == transfers_.end()) {
         return;

@@ -24,12 +24,12 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <unordered_map>
 
 #include "common/counting_condition.h"
+#include "common/mutex.h"
 #include "protocol/codec/record.h"
 
 namespace gpupool::worker {
@@ -92,24 +92,25 @@ class Incoming {
     using Transfers = std::unordered_map<std::uint64_t, Transfer>;
 
     template <class Wanted>
-    Piece* find(std::uint64_t transfer, const Wanted& wanted);
+    Piece* find(std::uint64_t transfer, const Wanted& wanted) GP_REQUIRES(mutex_);
     static std::span<std::byte> destination(Piece& piece, std::size_t bytes);
-    std::span<std::byte> early_place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes);
-    std::list<Early>::iterator drop_early(Transfer& transfer, std::list<Early>::iterator early);
-    void fill_from_early(std::unique_lock<std::mutex>& lock, Transfer& transfer, Piece& piece);
-    [[nodiscard]] bool is_coming(std::uint64_t transfer, std::uint64_t offset) const;
-    [[nodiscard]] bool is_abandoned(std::uint64_t transfer) const;
+    std::span<std::byte> early_place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes)
+        GP_REQUIRES(mutex_);
+    std::list<Early>::iterator drop_early(Transfer& transfer, std::list<Early>::iterator early) GP_REQUIRES(mutex_);
+    void fill_from_early(UniqueLock& lock, Transfer& transfer, Piece& piece) GP_REQUIRES(mutex_);
+    [[nodiscard]] bool is_coming(std::uint64_t transfer, std::uint64_t offset) const GP_REQUIRES(mutex_);
+    [[nodiscard]] bool is_abandoned(std::uint64_t transfer) const GP_REQUIRES(mutex_);
     static void note_ahead(Transfer& transfer, std::uint64_t offset, std::size_t bytes);
     // True if no thread writes to the abandoned transfer and none of its data is to arrive.
     static bool is_over(const Transfer& transfer);
-    void drop_oldest_abandoned();
-    void part_landed(std::uint64_t transfer, Piece& piece, std::size_t bytes);
+    void drop_oldest_abandoned() GP_REQUIRES(mutex_);
+    void part_landed(std::uint64_t transfer, Piece& piece, std::size_t bytes) GP_REQUIRES(mutex_);
 
-    std::mutex mutex_;
-    Transfers transfers_;
-    std::size_t early_bytes_ = 0;
+    Mutex mutex_;
+    Transfers transfers_ GP_GUARDED_BY(mutex_);
+    std::size_t early_bytes_ GP_GUARDED_BY(mutex_) = 0;
     CountingCondition expected_;
-    std::deque<std::uint64_t> abandoned_;  // oldest first; some may have ended
+    std::deque<std::uint64_t> abandoned_ GP_GUARDED_BY(mutex_);  // oldest first; some may have ended
 };
 
 }  // namespace gpupool::worker

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/mutex.h"
+
 namespace gpupool::worker {
 
 class Staging::StreamUse {
@@ -29,7 +31,7 @@ std::span<std::byte> Staging::take(StreamUsePtr& use, std::size_t bytes) {
     while (size + 1 < sizes_.size() && sizes_[size].chunk_bytes < bytes) {
         ++size;
     }
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     if (use->chunks[size] != 0 && use->chunks[size] >= left(size)) {
         return {};
     }
@@ -46,24 +48,25 @@ std::span<std::byte> Staging::take(StreamUsePtr& use, std::size_t bytes) {
 }
 
 // Registers memory without the mutex: that takes long, and threads that return chunks would wait.
-bool Staging::grow(std::unique_lock<std::mutex>& lock, std::size_t size, std::size_t max_bytes) {
+bool Staging::grow(UniqueLock& lock, std::size_t size, std::size_t max_bytes) {
     const std::size_t block_bytes = sizes_[size].block_bytes;
     if (pools_[size].allocated_bytes + block_bytes > max_bytes) {
         return false;
     }
-    lock.unlock();
     Block block;
     block.size = size;
-    void* memory = mmap(nullptr, block_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory != MAP_FAILED) {
-        (void)madvise(memory, block_bytes, MADV_HUGEPAGE);  // the registration touches and pins every page
+    void* memory = nullptr;
+    bool usable = false;
+    {
+        const Unlocked unlocked(lock, mutex_);
+        memory = mmap(nullptr, block_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory != MAP_FAILED) {
+            (void)madvise(memory, block_bytes, MADV_HUGEPAGE);  // the registration touches and pins every page
+        }
+        usable = memory != MAP_FAILED && driver::call(api_.cuCtxGetCurrent, &block.context) == CUDA_SUCCESS &&
+                 driver::call(api_.cuMemHostRegister_v2, memory, block_bytes,
+                              static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE)) == CUDA_SUCCESS;
     }
-    bool usable = memory != MAP_FAILED && driver::call(api_.cuCtxGetCurrent, &block.context) == CUDA_SUCCESS;
-    if (usable && driver::call(api_.cuMemHostRegister_v2, memory, block_bytes,
-                               static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE)) != CUDA_SUCCESS) {
-        usable = false;
-    }
-    lock.lock();
     if (!usable) {
         if (memory != MAP_FAILED) {
             munmap(memory, block_bytes);
@@ -124,7 +127,7 @@ std::function<void()> Staging::take_back(std::byte* chunk) {
 void Staging::put(std::byte* chunk) {
     std::function<void()> unused;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (withholding_) {
             withheld_.push_back(chunk);
             return;
@@ -138,14 +141,14 @@ void Staging::put(std::byte* chunk) {
 }
 
 void Staging::withhold() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     withholding_ = true;
 }
 
 Staging::Withheld Staging::release(CUcontext context, std::function<void()> unused) {
     Withheld withheld;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         withholding_ = false;
         withheld.swap(withheld_);
         Ending ending{context, 0, {}};
@@ -153,11 +156,13 @@ Staging::Withheld Staging::release(CUcontext context, std::function<void()> unus
             if (block.context == context) {
                 block.ending = true;
                 ending.in_use += block.in_use;
-                std::erase_if(pools_[block.size].free, [&](std::byte* chunk) { return &block_of(chunk) == &block; });
+                std::erase_if(pools_[block.size].free, [&, ended = &block](std::byte* chunk)
+                                                           GP_REQUIRES(mutex_) { return &block_of(chunk) == ended; });
             }
         }
-        ending.in_use -= static_cast<std::size_t>(std::count_if(
-            withheld.begin(), withheld.end(), [&](std::byte* chunk) { return block_of(chunk).context == context; }));
+        ending.in_use -= static_cast<std::size_t>(
+            std::count_if(withheld.begin(), withheld.end(),
+                          [&](std::byte* chunk) GP_REQUIRES(mutex_) { return block_of(chunk).context == context; }));
         if (ending.in_use != 0) {
             ending.unused = std::move(unused);
             endings_.push_back(std::move(ending));
@@ -171,13 +176,13 @@ Staging::Withheld Staging::release(CUcontext context, std::function<void()> unus
 void Staging::ended(CUcontext context, const Withheld& withheld) {
     std::vector<std::function<void()>> unused;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         for (std::byte* const chunk : withheld) {
             if (std::function<void()> other = take_back(chunk)) {
                 unused.push_back(std::move(other));
             }
         }
-        std::erase_if(blocks_, [&](const auto& entry) {
+        std::erase_if(blocks_, [&](const auto& entry) GP_REQUIRES(mutex_) {
             const Block& block = entry.second;
             if (!block.ending || block.context != context) {
                 return false;

@@ -19,10 +19,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "common/mutex.h"
 #include "server/driver/api.h"
 
 namespace gpupool::worker {
@@ -84,21 +84,22 @@ class Staging {
         std::function<void()> unused;
     };
 
-    std::size_t left(std::size_t size) const;  // chunks
-    bool grow(std::unique_lock<std::mutex>& lock, std::size_t size, std::size_t max_bytes);
-    std::span<std::byte> hand_out(const StreamUsePtr& use, std::size_t size);
-    Block& block_of(std::byte* chunk);
-    StreamUsePtr& holder_of(Block& block, std::byte* chunk);
-    std::function<void()> take_back(std::byte* chunk);  // returns what to call then, without the mutex
+    std::size_t left(std::size_t size) const GP_REQUIRES(mutex_);  // chunks
+    bool grow(UniqueLock& lock, std::size_t size, std::size_t max_bytes) GP_REQUIRES(mutex_);
+    std::span<std::byte> hand_out(const StreamUsePtr& use, std::size_t size) GP_REQUIRES(mutex_);
+    Block& block_of(std::byte* chunk) GP_REQUIRES(mutex_);
+    StreamUsePtr& holder_of(Block& block, std::byte* chunk) GP_REQUIRES(mutex_);
+    // Returns what to call then, without the mutex.
+    std::function<void()> take_back(std::byte* chunk) GP_REQUIRES(mutex_);
 
     const driver::Api& api_;
     const Sizes sizes_;
-    std::mutex mutex_;                    // guards all below, and all streams' use
-    std::vector<Pool> pools_;             // one for each size
-    std::map<std::byte*, Block> blocks_;  // by address
-    std::vector<Ending> endings_;
-    Withheld withheld_;
-    bool withholding_ = false;
+    Mutex mutex_;                                               // guards all below, and all streams' use
+    std::vector<Pool> pools_ GP_GUARDED_BY(mutex_);             // one for each size
+    std::map<std::byte*, Block> blocks_ GP_GUARDED_BY(mutex_);  // by address
+    std::vector<Ending> endings_ GP_GUARDED_BY(mutex_);
+    Withheld withheld_ GP_GUARDED_BY(mutex_);
+    bool withholding_ GP_GUARDED_BY(mutex_) = false;
     const std::function<void()> returned_;
 };
 

@@ -1,0 +1,34 @@
+// Annotations that say which mutex guards what. clang's -Wthread-safety checks them (scripts/lint); other compilers see
+// nothing.
+//
+//   GP_GUARDED_BY(mutex)      a member: read and written only with the mutex held (read also with a shared lock)
+//   GP_PT_GUARDED_BY(mutex)   a pointer: what it points to is guarded
+//   GP_REQUIRES(mutex)        a function: the caller holds the mutex. A lambda: written between its parameters and its
+//   body GP_REQUIRES_SHARED(mutex) the same with a shared lock GP_EXCLUDES(mutex)        a function: the caller does
+//   not hold the mutex GP_NO_THREAD_SAFETY_ANALYSIS  a function whose body is not checked; a comment says why
+// The others are for common/mutex.h alone.
+#pragma once
+
+#if defined(__clang__)
+#define GP_THREAD_ANNOTATION(x) __attribute__((x))
+#else
+#define GP_THREAD_ANNOTATION(x)
+#endif
+
+#define GP_CAPABILITY(name) GP_THREAD_ANNOTATION(capability(name))
+#define GP_SCOPED_CAPABILITY GP_THREAD_ANNOTATION(scoped_lockable)
+#define GP_GUARDED_BY(mutex) GP_THREAD_ANNOTATION(guarded_by(mutex))
+#define GP_PT_GUARDED_BY(mutex) GP_THREAD_ANNOTATION(pt_guarded_by(mutex))
+#define GP_ACQUIRED_BEFORE(...) GP_THREAD_ANNOTATION(acquired_before(__VA_ARGS__))
+#define GP_REQUIRES(...) GP_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
+#define GP_REQUIRES_SHARED(...) GP_THREAD_ANNOTATION(requires_shared_capability(__VA_ARGS__))
+#define GP_EXCLUDES(...) GP_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
+#define GP_ACQUIRE(...) GP_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define GP_ACQUIRE_SHARED(...) GP_THREAD_ANNOTATION(acquire_shared_capability(__VA_ARGS__))
+#define GP_RELEASE(...) GP_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
+#define GP_RELEASE_SHARED(...) GP_THREAD_ANNOTATION(release_shared_capability(__VA_ARGS__))
+#define GP_RELEASE_GENERIC(...) GP_THREAD_ANNOTATION(release_generic_capability(__VA_ARGS__))
+#define GP_TRY_ACQUIRE(...) GP_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
+#define GP_ASSERT_CAPABILITY(x) GP_THREAD_ANNOTATION(assert_capability(x))
+#define GP_RETURN_CAPABILITY(x) GP_THREAD_ANNOTATION(lock_returned(x))
+#define GP_NO_THREAD_SAFETY_ANALYSIS GP_THREAD_ANNOTATION(no_thread_safety_analysis)
