@@ -1,8 +1,8 @@
 // Records: what `commands` and `replies` frames are made of.
 //
 // A record is a fixed header and a body, a multiple of 8 bytes together. Both ends have the same byte order and ABI
-// (x86-64 Linux). The headers belong to the protocol version (session.capnp); calls and notices are agreed on one by one
-// (agreement.h).
+// (x86-64 Linux). The headers belong to the protocol version (session.capnp); calls and notices are agreed on one by
+// one (agreement.h).
 #pragma once
 
 #include <cstddef>

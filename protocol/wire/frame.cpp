@@ -25,7 +25,7 @@ bool is_other_version(std::uint32_t magic) {
     return (magic & kName) == (kMagic & kName) && version_of(magic) >= '0' && version_of(magic) <= '9';
 }
 
-constexpr std::size_t kCheckedBytes = 32;     // what header_crc covers
+constexpr std::size_t kCheckedBytes = 32;  // what header_crc covers
 
 template <class T>
 void put(std::byte* header, std::size_t offset, T value) noexcept {
