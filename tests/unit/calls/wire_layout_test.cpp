@@ -19,7 +19,8 @@ constexpr const char* kGolden = GPUPOOL_TEST_DATA "/wire_layout.golden";
 constexpr const char* kHowToUpdate =
     "The wire format of these calls is not what tests/data/wire_layout.golden says.\n"
     "Not meant? Then undo the change: an opcode belongs to its symbol for ever.\n"
-    "A call or notice whose layout changes cannot be used between this version and earlier ones, and one of the core set "
+    "A call or notice whose layout changes cannot be used between this version and earlier ones, and one of the core "
+    "set "
     "keeps them from having a session at all (docs/architecture/versions.md): add a new call instead. Where only the "
     "meaning changes, raise its behaviour. A changed record: line needs another protocolVersion in session.capnp.\n"
     "Meant? Run this test with GPUPOOL_UPDATE_GOLDEN=1, look at the file's diff, and commit it with the change.\n";
