@@ -44,20 +44,26 @@ std::string_view trim_end(std::string_view text) {
 
 Status set_server(Draft& draft, std::string_view value) {
     const auto endpoint = transport::Endpoint::parse(value, transport::kDefaultPort);
-    if (!endpoint) return endpoint.error();
+    if (!endpoint) {
+        return endpoint.error();
+    }
     draft.config.server = endpoint->to_string();
     return {};
 }
 
 Status set_transport(Draft& draft, std::string_view value) {
     auto choice = transport::parse_choice(value);
-    if (!choice) return choice.error();
+    if (!choice) {
+        return choice.error();
+    }
     draft.config.transport = *choice;
     return {};
 }
 
 Status set_token(Draft& draft, std::string_view value) {
-    if (value.size() > kMaxTokenBytes) return invalid(fmt::format("a token has at most {} bytes", kMaxTokenBytes));
+    if (value.size() > kMaxTokenBytes) {
+        return invalid(fmt::format("a token has at most {} bytes", kMaxTokenBytes));
+    }
     draft.config.token = value;
     draft.token_file.clear();
     return {};
@@ -65,14 +71,18 @@ Status set_token(Draft& draft, std::string_view value) {
 
 Status set_token_file(Draft& draft, std::string_view value) {
     draft.token_file = value;
-    if (!value.starts_with('/') && !draft.folder.empty()) draft.token_file = draft.folder + "/" + std::string(value);
+    if (!value.starts_with('/') && !draft.folder.empty()) {
+        draft.token_file = draft.folder + "/" + std::string(value);
+    }
     draft.config.token.clear();
     return {};
 }
 
 Status set_memory(Draft& draft, std::string_view value) {
     auto bytes = parse_bytes(value);
-    if (!bytes) return bytes.error();
+    if (!bytes) {
+        return bytes.error();
+    }
     if (*bytes < kLeastSessionMemoryBytes) {
         return invalid(fmt::format("the memory to ask for must be {} or more", format_bytes(kLeastSessionMemoryBytes)));
     }
@@ -91,14 +101,18 @@ Status set_log(Draft& draft, std::string_view value) {
 
 Status set_log_level(Draft& draft, std::string_view value) {
     auto level = log::parse_level(value);
-    if (!level) return level.error();
+    if (!level) {
+        return level.error();
+    }
     draft.config.log_level = *level;
     return {};
 }
 
 Status set_connect_timeout(Draft& draft, std::string_view value) {
     auto timeout = parse_duration(value);
-    if (!timeout) return timeout.error();
+    if (!timeout) {
+        return timeout.error();
+    }
     if (*timeout < kMinConnectTimeout || *timeout > kMaxConnectTimeout) {
         return invalid(fmt::format("'{}' is not between 1ms and 10m", value));
     }
@@ -108,8 +122,12 @@ Status set_connect_timeout(Draft& draft, std::string_view value) {
 
 Status set_wait_when_full(Draft& draft, std::string_view value) {
     auto wait = parse_duration(value);
-    if (!wait) return wait.error();
-    if (*wait > kMaxWaitWhenFull) return invalid(fmt::format("'{}' is more than 24h", value));
+    if (!wait) {
+        return wait.error();
+    }
+    if (*wait > kMaxWaitWhenFull) {
+        return invalid(fmt::format("'{}' is more than 24h", value));
+    }
     draft.config.wait_when_full = *wait;
     return {};
 }
@@ -135,7 +153,9 @@ Status set_compression(Draft& draft, std::string_view value) {
 
 Status set_sync(Draft& draft, std::string_view value) {
     auto on = parse_switch(value);
-    if (!on) return on.error();
+    if (!on) {
+        return on.error();
+    }
     draft.config.synchronous = *on;
     return {};
 }
@@ -194,23 +214,35 @@ constexpr std::array kSettings = {
 
 const Setting* find_setting(std::string_view key) {
     for (const Setting& setting : kSettings) {
-        if (setting.key == key) return &setting;
+        if (setting.key == key) {
+            return &setting;
+        }
     }
     return nullptr;
 }
 
 std::string known_keys() {
     std::string keys;
-    for (const Setting& setting : kSettings) keys += (keys.empty() ? "" : ", ") + std::string(setting.key);
+    for (const Setting& setting : kSettings) {
+        keys += (keys.empty() ? "" : ", ") + std::string(setting.key);
+    }
     return keys;
 }
 
 // A setting's value as text, because the parsers take what the environment contains.
 Result<std::string> value_text(const toml::node& node) {
-    if (const auto* text = node.as_string()) return text->get();
-    if (const auto* number = node.as_integer()) return fmt::to_string(number->get());
-    if (const auto* number = node.as_floating_point()) return fmt::to_string(number->get());
-    if (const auto* on = node.as_boolean()) return std::string(on->get() ? "1" : "0");
+    if (const auto* text = node.as_string()) {
+        return text->get();
+    }
+    if (const auto* number = node.as_integer()) {
+        return fmt::to_string(number->get());
+    }
+    if (const auto* number = node.as_floating_point()) {
+        return fmt::to_string(number->get());
+    }
+    if (const auto* on = node.as_boolean()) {
+        return std::string(on->get() ? "1" : "0");
+    }
     return invalid("expected a string, a number or true/false");
 }
 
@@ -225,7 +257,9 @@ Status read_table(Draft& draft, const toml::table& table, const std::string& pat
                 .within(place(key.source(), key.str()));
         }
         auto text = value_text(node);
-        if (!text) return text.error().within(place(node.source(), key.str()));
+        if (!text) {
+            return text.error().within(place(node.source(), key.str()));
+        }
         if (auto status = setting->set(draft, *text); !status) {
             return status.error().within(place(node.source(), key.str()));
         }
@@ -239,8 +273,12 @@ Status read_table(Draft& draft, const toml::table& table, const std::string& pat
 // False if there is no such file.
 Result<bool> read_config_file(Draft& draft, const std::string& path) {
     auto text = read_file(path, kMaxConfigBytes);
-    if (!text) return text.error();
-    if (!text->has_value()) return false;
+    if (!text) {
+        return text.error();
+    }
+    if (!text->has_value()) {
+        return false;
+    }
     const toml::parse_result parsed = toml::parse(std::string_view(**text), std::string_view(path));
     if (!parsed) {
         const toml::parse_error& problem = parsed.error();
@@ -259,8 +297,12 @@ Status read_first_file(Draft& draft, const Environment& environment, const std::
     const auto named = [&environment](const char* variable) { return environment(variable).value_or(""); };
     if (const std::string given = named("GPUPOOL_CONFIG"); !given.empty()) {
         auto found = read_config_file(draft, given);
-        if (!found) return found.error();
-        if (!*found) return Error{ErrorCode::unavailable, "GPUPOOL_CONFIG: there is no file " + given};
+        if (!found) {
+            return found.error();
+        }
+        if (!*found) {
+            return Error{ErrorCode::unavailable, "GPUPOOL_CONFIG: there is no file " + given};
+        }
         return {};
     }
     const std::string xdg = named("XDG_CONFIG_HOME");
@@ -268,10 +310,16 @@ Status read_first_file(Draft& draft, const Environment& environment, const std::
     const std::array candidates = {xdg.empty() ? "" : xdg + "/gpupool/client.toml",
                                    home.empty() ? "" : home + "/.config/gpupool/client.toml", system_file};
     for (const std::string& path : candidates) {
-        if (path.empty()) continue;
+        if (path.empty()) {
+            continue;
+        }
         auto found = read_config_file(draft, path);
-        if (!found) return found.error();
-        if (*found) return {};
+        if (!found) {
+            return found.error();
+        }
+        if (*found) {
+            return {};
+        }
     }
     return {};
 }
@@ -279,8 +327,12 @@ Status read_first_file(Draft& draft, const Environment& environment, const std::
 Status read_environment(Draft& draft, const Environment& environment) {
     for (const Setting& setting : kSettings) {
         const auto value = environment(setting.variable);
-        if (!value || value->empty()) continue;
-        if (auto status = setting.set(draft, *value); !status) return status.error().within(setting.variable);
+        if (!value || value->empty()) {
+            continue;
+        }
+        if (auto status = setting.set(draft, *value); !status) {
+            return status.error().within(setting.variable);
+        }
     }
     GPUPOOL_TRY(check_spin_setting(environment("GPUPOOL_SPIN").value_or("")));
     if (!environment("GPUPOOL_TOKEN").value_or("").empty() && !environment("GPUPOOL_TOKEN_FILE").value_or("").empty()) {
@@ -290,12 +342,20 @@ Status read_environment(Draft& draft, const Environment& environment) {
 }
 
 Status read_token(Draft& draft) {
-    if (draft.token_file.empty()) return {};
+    if (draft.token_file.empty()) {
+        return {};
+    }
     auto text = read_file(draft.token_file, kMaxTokenBytes);
-    if (!text) return text.error().within("token file");
-    if (!text->has_value()) return Error{ErrorCode::unavailable, "there is no token file " + draft.token_file};
+    if (!text) {
+        return text.error().within("token file");
+    }
+    if (!text->has_value()) {
+        return Error{ErrorCode::unavailable, "there is no token file " + draft.token_file};
+    }
     draft.config.token = trim_end(**text);
-    if (draft.config.token.empty()) return invalid("the token file " + draft.token_file + " is empty");
+    if (draft.config.token.empty()) {
+        return invalid("the token file " + draft.token_file + " is empty");
+    }
     return {};
 }
 
@@ -311,14 +371,22 @@ Result<Config> load_config() {
 
 Result<Config> load_config(const Environment& environment, const std::string& system_file) {
     Draft draft;
-    if (auto status = read_first_file(draft, environment, system_file); !status) return status.error();
-    if (auto status = read_environment(draft, environment); !status) return status.error();
-    if (auto status = read_token(draft); !status) return status.error();
+    if (auto status = read_first_file(draft, environment, system_file); !status) {
+        return status.error();
+    }
+    if (auto status = read_environment(draft, environment); !status) {
+        return status.error();
+    }
+    if (auto status = read_token(draft); !status) {
+        return status.error();
+    }
     return std::move(draft.config);
 }
 
 Status open_log(const Config& config) {
-    if (config.log_file.empty() || config.log_level == log::Level::off) return {};
+    if (config.log_file.empty() || config.log_level == log::Level::off) {
+        return {};
+    }
     if (config.log_file == kStandardErrorName) {
         log::to_stderr(config.log_level);
         return {};

@@ -67,7 +67,9 @@ std::string_view to_string(Level level) noexcept {
 
 Result<Level> parse_level(std::string_view text) {
     for (std::size_t i = 0; i < kLevelNames.size(); ++i) {
-        if (kLevelNames[i] == text) return static_cast<Level>(i);
+        if (kLevelNames[i] == text) {
+            return static_cast<Level>(i);
+        }
     }
     return Error{ErrorCode::invalid_input,
                  fmt::format("'{}' is not a log level: trace, debug, info, warn, error, off", text)};
@@ -76,7 +78,9 @@ Result<Level> parse_level(std::string_view text) {
 Status to_file(const std::string& path, Level level) {
     // Opened before spdlog opens it: this gives the meaning of errno, and creates the file unreadable for other users.
     const auto probe = open_to_append(path, 0600);
-    if (!probe) return probe.error().within("the log file");
+    if (!probe) {
+        return probe.error().within("the log file");
+    }
     try {
         install(std::make_shared<spdlog::sinks::basic_file_sink_st>(path), level);
     } catch (const std::exception& problem) {
@@ -108,7 +112,9 @@ void detail::write(Level level, fmt::string_view format, fmt::format_args argume
         const spdlog::details::log_msg message({}, spdlog::level::info, {text.data(), text.size()});
         State& current = state();
         const Lock lock(current.mutex);
-        if (!current.sink || level < current.level) return;
+        if (!current.sink || level < current.level) {
+            return;
+        }
         current.sink->log(message);
         current.sink->flush();
     } catch (...) {

@@ -29,7 +29,9 @@ class UniqueFd {
     [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
     void reset(int fd = -1) noexcept {
         // Linux has released the descriptor even if close() returns EINTR: never repeat it.
-        if (const int old = std::exchange(fd_, fd); old >= 0 && old != fd) ::close(old);
+        if (const int old = std::exchange(fd_, fd); old >= 0 && old != fd) {
+            ::close(old);
+        }
     }
 
   private:

@@ -46,7 +46,9 @@ std::string lower(std::string_view text) {
 
 std::string_view trim(std::string_view text) {
     const auto first = text.find_first_not_of(" \t");
-    if (first == std::string_view::npos) return {};
+    if (first == std::string_view::npos) {
+        return {};
+    }
     return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
@@ -59,12 +61,18 @@ Result<std::uint64_t> amount(std::string_view text, std::span<const Unit> units,
     double value = 0;
     const auto [end, error] =
         std::from_chars(given.data(), given.data() + given.size(), value, std::chars_format::fixed);
-    if (error != std::errc() || !std::isfinite(value) || value < 0) return wrong;
+    if (error != std::errc() || !std::isfinite(value) || value < 0) {
+        return wrong;
+    }
     const std::string_view name = trim(std::string_view(end, given.data() + given.size()));
     for (const Unit& unit : units) {
-        if (unit.name != name) continue;
+        if (unit.name != name) {
+            continue;
+        }
         const double result = value * unit.factor;
-        if (result >= kLimit) return Error{ErrorCode::limit_exceeded, fmt::format("'{}' is too large", text)};
+        if (result >= kLimit) {
+            return Error{ErrorCode::limit_exceeded, fmt::format("'{}' is too large", text)};
+        }
         return static_cast<std::uint64_t>(result + 0.5);
     }
     return wrong;
@@ -78,17 +86,23 @@ Result<std::uint64_t> parse_bytes(std::string_view text) {
 
 Result<std::chrono::milliseconds> parse_duration(std::string_view text) {
     auto result = amount(text, kDurationUnits, "a duration such as 5s, 250ms or 2m");
-    if (!result) return result.error();
+    if (!result) {
+        return result.error();
+    }
     return std::chrono::milliseconds(*result);
 }
 
 Result<bool> parse_switch(std::string_view text) {
     const std::string given = lower(trim(text));
     for (std::string_view yes : {"1", "true", "yes", "on"}) {
-        if (given == yes) return true;
+        if (given == yes) {
+            return true;
+        }
     }
     for (std::string_view no : {"0", "false", "no", "off", ""}) {
-        if (given == no) return false;
+        if (given == no) {
+            return false;
+        }
     }
     return Error{ErrorCode::invalid_input, fmt::format("'{}' is not a switch: say 1 or 0", text)};
 }
@@ -97,7 +111,9 @@ std::string format_bytes(std::uint64_t bytes) {
     constexpr std::array names = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double value = static_cast<double>(bytes);
     std::size_t unit = 0;
-    for (; value >= kKibi && unit + 1 < names.size(); ++unit) value /= kKibi;
+    for (; value >= kKibi && unit + 1 < names.size(); ++unit) {
+        value /= kKibi;
+    }
     return fmt::format("{:.4g} {}", value, names[unit]);
 }
 

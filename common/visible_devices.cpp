@@ -14,16 +14,22 @@ constexpr std::string_view kUuidPrefix = "GPU-";
 
 std::string_view trim(std::string_view text) {
     const auto first = text.find_first_not_of(" \t");
-    if (first == std::string_view::npos) return {};
+    if (first == std::string_view::npos) {
+        return {};
+    }
     return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
 // As strtoul parses it: "1gpu" is 1. Text that does not begin with a number is invalid.
 std::optional<int> by_ordinal(std::string_view entry, std::size_t device_count) {
-    if (entry.starts_with('+')) entry.remove_prefix(1);
+    if (entry.starts_with('+')) {
+        entry.remove_prefix(1);
+    }
     int ordinal = -1;
     const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), ordinal);
-    if (error != std::errc() || ordinal < 0 || static_cast<std::size_t>(ordinal) >= device_count) return std::nullopt;
+    if (error != std::errc() || ordinal < 0 || static_cast<std::size_t>(ordinal) >= device_count) {
+        return std::nullopt;
+    }
     return ordinal;
 }
 
@@ -33,8 +39,12 @@ std::optional<int> by_uuid(std::string_view entry, std::span<const DeviceUuid> d
                    [](char c) { return c >= 'A' && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c; });
     std::optional<int> found;
     for (std::size_t i = 0; i < devices.size(); ++i) {
-        if (!std::string_view(uuid_text(devices[i])).substr(kUuidPrefix.size()).starts_with(wanted)) continue;
-        if (found) return std::nullopt;  // ambiguous
+        if (!std::string_view(uuid_text(devices[i])).substr(kUuidPrefix.size()).starts_with(wanted)) {
+            continue;
+        }
+        if (found) {
+            return std::nullopt;  // ambiguous
+        }
         found = static_cast<int>(i);
     }
     return found;
@@ -53,7 +63,9 @@ std::optional<std::string> visible_among(const std::optional<std::string>& allow
             const auto comma = list.find(',');
             found.push_back(trim(list.substr(0, comma)));
             more = comma != std::string_view::npos;
-            if (more) list.remove_prefix(comma + 1);
+            if (more) {
+                list.remove_prefix(comma + 1);
+            }
         }
         return found;
     };
@@ -67,7 +79,9 @@ std::optional<std::string> visible_among(const std::optional<std::string>& allow
         } else if (const auto ordinal = by_ordinal(entry, mine.size())) {
             named = mine[static_cast<std::size_t>(*ordinal)];
         }
-        if (!named) break;  // as with the driver, an invalid entry ends the list
+        if (!named) {
+            break;  // as with the driver, an invalid entry ends the list
+        }
         result += (result.empty() ? "" : ",") + std::string(*named);
     }
     return result;
@@ -76,7 +90,9 @@ std::optional<std::string> visible_among(const std::optional<std::string>& allow
 std::string uuid_text(const DeviceUuid& uuid) {
     std::string text(kUuidPrefix);
     for (std::size_t i = 0; i < uuid.size(); ++i) {
-        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+        if (i == 4 || i == 6 || i == 8 || i == 10) {
+            text += '-';
+        }
         text += fmt::format("{:02x}", uuid[i]);
     }
     return text;
@@ -95,11 +111,19 @@ std::vector<int> visible_devices(const std::optional<std::string>& value, std::s
         const auto comma = rest.find(',');
         const std::string_view entry = trim(rest.substr(0, comma));
         more = comma != std::string_view::npos;
-        if (more) rest.remove_prefix(comma + 1);
-        if (uuids != entry.starts_with(kUuidPrefix)) break;
+        if (more) {
+            rest.remove_prefix(comma + 1);
+        }
+        if (uuids != entry.starts_with(kUuidPrefix)) {
+            break;
+        }
         const auto device = uuids ? by_uuid(entry, devices) : by_ordinal(entry, devices.size());
-        if (!device) break;
-        if (std::find(visible.begin(), visible.end(), *device) != visible.end()) return {};
+        if (!device) {
+            break;
+        }
+        if (std::find(visible.begin(), visible.end(), *device) != visible.end()) {
+            return {};
+        }
         visible.push_back(*device);
     }
     return visible;

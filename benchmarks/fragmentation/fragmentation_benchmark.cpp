@@ -64,10 +64,14 @@ class DriverMemory final : public Memory {
   public:
     DriverMemory() {
         void* const library = dlopen("libcuda.so.1", RTLD_NOW);
-        if (library == nullptr) throw std::runtime_error(dlerror());
+        if (library == nullptr) {
+            throw std::runtime_error(dlerror());
+        }
         const auto find = [&](auto& function, const char* name) {
             function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-            if (function == nullptr) throw std::runtime_error(dlerror());
+            if (function == nullptr) {
+                throw std::runtime_error(dlerror());
+            }
         };
         decltype(&::cuInit) init = nullptr;
         decltype(&::cuDevicePrimaryCtxRetain) retain = nullptr;

@@ -32,7 +32,9 @@ class Replay {
     }
     void free_any() { free(random_() % blocks_.size()); }
     void free_all() {
-        while (!blocks_.empty()) free(blocks_.size() - 1);
+        while (!blocks_.empty()) {
+            free(blocks_.size() - 1);
+        }
     }
     // Keeps one of each `count` blocks, in the order of their allocation, which no free() has changed.
     void keep_one_of(std::size_t count) {
@@ -53,7 +55,9 @@ class Replay {
         std::uniform_real_distribution<double> exponent(std::log2(least), std::log2(most));
         for (int step = 0; step < steps; ++step) {
             const auto bytes = static_cast<std::uint64_t>(std::exp2(exponent(random_)));
-            while (live_bytes_ + bytes > live_bytes) free_any();
+            while (live_bytes_ + bytes > live_bytes) {
+                free_any();
+            }
             allocate(bytes);
         }
     }
@@ -66,7 +70,9 @@ class Replay {
         std::uint64_t address, bytes;
     };
     void measure() {
-        if (++operations_ % kPollInterval != 0 || live_bytes_ == 0) return;
+        if (++operations_ % kPollInterval != 0 || live_bytes_ == 0) {
+            return;
+        }
         const std::uint64_t taken = memory_.taken_bytes();
         usage_.most_live_bytes = std::max(usage_.most_live_bytes, live_bytes_);
         usage_.most_taken_bytes = std::max(usage_.most_taken_bytes, taken);
@@ -94,18 +100,24 @@ std::vector<Trace> all_traces() {
                                      : kind < 9 ? 20 * kMiB
                                                 : (replay.random()() % 128 + 6) * 2 * kMiB);
                  }
-                 while (replay.live_bytes() > kGiB) replay.free_any();
+                 while (replay.live_bytes() > kGiB) {
+                     replay.free_any();
+                 }
              }
          }},
         {"layers", "a network's activations, allocated forwards and freed backwards, beside its weights",
          [](Replay& replay) {
-             for (int layer = 0; layer < 200; ++layer) replay.allocate((replay.random()() % 4096 + 1) * kKiB);
+             for (int layer = 0; layer < 200; ++layer) {
+                 replay.allocate((replay.random()() % 4096 + 1) * kKiB);
+             }
              for (int step = 0; step < 20; ++step) {
                  constexpr std::size_t kActivations = 400;
                  for (std::size_t i = 0; i < kActivations; ++i) {
                      replay.allocate((replay.random()() % 2048 + 1) * 512);
                  }
-                 for (std::size_t i = 0; i < kActivations; ++i) replay.free(200 + kActivations - 1 - i);
+                 for (std::size_t i = 0; i < kActivations; ++i) {
+                     replay.free(200 + kActivations - 1 - i);
+                 }
              }
          }},
         {"churn_small", "512 bytes to 1 MiB, freed in any order, 256 MiB alive",
@@ -120,9 +132,13 @@ std::vector<Trace> all_traces() {
          }},
         {"comb", "one of 32 blocks of 64 KiB stays, then blocks of 1 MiB; 256 MiB alive before and after",
          [](Replay& replay) {
-             while (replay.live_bytes() < 256 * kMiB) replay.allocate(64 * kKiB);
+             while (replay.live_bytes() < 256 * kMiB) {
+                 replay.allocate(64 * kKiB);
+             }
              replay.keep_one_of(32);
-             while (replay.live_bytes() < 256 * kMiB) replay.allocate(kMiB);
+             while (replay.live_bytes() < 256 * kMiB) {
+                 replay.allocate(kMiB);
+             }
          }},
     };
 }

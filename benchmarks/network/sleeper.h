@@ -22,7 +22,9 @@ class Sleeper {
     template <class Condition>
     bool poll_for(Condition condition, Clock::duration budget, Clock::duration in_time) {
         for (const auto begin = Clock::now(); Clock::now() - begin < budget; nap(in_time / 2 - lateness_)) {
-            if (condition()) return true;
+            if (condition()) {
+                return true;
+            }
         }
         return condition();
     }

@@ -29,7 +29,9 @@ void* entry_point(const char* name) {
 }
 
 void check(CUresult result, const char* what) {
-    if (result == CUDA_SUCCESS) return;
+    if (result == CUDA_SUCCESS) {
+        return;
+    }
     std::fprintf(stderr, "%s: error %d\n", what, static_cast<int>(result));
     std::exit(1);
 }

@@ -10,7 +10,9 @@ namespace {
 
 void checksum(benchmark::State& state, std::uint32_t (*crc)(std::span<const std::byte>, std::uint32_t)) {
     const std::vector<std::byte> data(static_cast<std::size_t>(state.range(0)), std::byte{0x5a});
-    for (auto _ : state) benchmark::DoNotOptimize(crc(data, 0));
+    for (auto _ : state) {
+        benchmark::DoNotOptimize(crc(data, 0));
+    }
     state.SetBytesProcessed(state.iterations() * state.range(0));
 }
 

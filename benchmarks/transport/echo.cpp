@@ -27,7 +27,9 @@ T take(Result<T> result) {
 }  // namespace
 
 Ends connected_pair(Kind kind) {
-    if (kind == Kind::inproc) return transport::inproc::make_pair(1u << 20);
+    if (kind == Kind::inproc) {
+        return transport::inproc::make_pair(1u << 20);
+    }
     if (kind == Kind::shm) {
         const std::string name = fmt::format("gpupool-benchmark-{}", ::getpid());
         const auto listener = take(transport::shm::listen_at_name(name));

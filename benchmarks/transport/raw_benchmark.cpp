@@ -87,7 +87,9 @@ void raw_bulk_striped(benchmark::State& state, Kind kind) {
             near.shutdown();
         });
         threads.emplace_back([&, &far = *lane.second, target] {
-            while (transport::receive_exactly(far, target)) end.arrive_and_wait();
+            while (transport::receive_exactly(far, target)) {
+                end.arrive_and_wait();
+            }
         });
     }
     for (auto _ : state) {
@@ -96,8 +98,12 @@ void raw_bulk_striped(benchmark::State& state, Kind kind) {
     }
     over = true;
     begin.arrive_and_wait();
-    for (std::thread& thread : threads) thread.join();
-    if (failed) state.SkipWithError("a connection failed");
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+    if (failed) {
+        state.SkipWithError("a connection failed");
+    }
     state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(share * count));
 }
 

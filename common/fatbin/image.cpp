@@ -23,7 +23,9 @@ const std::byte* bytes_at(const void* pointer) {
 // Compares bytewise, so that a text shorter than four bytes is not read past its NUL.
 bool starts_with(const std::byte* image, std::uint32_t magic) {
     for (int i = 0; i < 4; ++i) {
-        if (image[i] != static_cast<std::byte>(magic >> (8 * i))) return false;
+        if (image[i] != static_cast<std::byte>(magic >> (8 * i))) {
+            return false;
+        }
     }
     return true;
 }
@@ -46,11 +48,17 @@ Result<std::uint64_t> container_bytes(const std::byte* header) {
 }
 
 Result<Bytes> trusted_container(const void* pointer) {
-    if (pointer == nullptr) return malformed("fat binary wrapper without a container");
+    if (pointer == nullptr) {
+        return malformed("fat binary wrapper without a container");
+    }
     const std::byte* header = bytes_at(pointer);
-    if (!starts_with(header, kContainerMagic)) return malformed("fat binary wrapper does not lead to a container");
+    if (!starts_with(header, kContainerMagic)) {
+        return malformed("fat binary wrapper does not lead to a container");
+    }
     auto length = container_bytes(header);
-    if (!length) return length.error();
+    if (!length) {
+        return length.error();
+    }
     return Bytes(header, *length);
 }
 
@@ -62,14 +70,20 @@ Result<Image> trusted_wrapper(const void* pointer) {
                      fmt::format("code image: fat binary wrapper version {} is not known", wrapper.version)};
     }
     auto container = trusted_container(wrapper.container);
-    if (!container) return container.error();
+    if (!container) {
+        return container.error();
+    }
     Image image{Form::wrapper, *container, {}};
     if (wrapper.version == kWrapperVersionLinked && wrapper.filename_or_prelinked != nullptr) {
         const auto* list = static_cast<const void* const*>(wrapper.filename_or_prelinked);
         for (std::size_t i = 0; list[i] != nullptr; ++i) {
-            if (i == kMaxPrelinked) return too_large("too many prelinked fat binaries");
+            if (i == kMaxPrelinked) {
+                return too_large("too many prelinked fat binaries");
+            }
             auto part = trusted_container(list[i]);
-            if (!part) return part.error().within(fmt::format("prelinked fat binary {}", i));
+            if (!part) {
+                return part.error().within(fmt::format("prelinked fat binary {}", i));
+            }
             image.prelinked.push_back(*part);
         }
     }
@@ -109,9 +123,13 @@ Result<Entry> entry_at(Bytes rest, std::size_t offset) {
 }
 
 Result<Image> bounded_container(Bytes image) {
-    if (image.size() < kContainerHeaderBytes) return malformed("fat binary header is cut off");
+    if (image.size() < kContainerHeaderBytes) {
+        return malformed("fat binary header is cut off");
+    }
     auto length = container_bytes(image.data());
-    if (!length) return length.error();
+    if (!length) {
+        return length.error();
+    }
     if (*length > image.size()) {
         return malformed(fmt::format("fat binary claims {} bytes, {} are there", *length, image.size()));
     }
@@ -119,9 +137,13 @@ Result<Image> bounded_container(Bytes image) {
 }
 
 Result<Image> bounded_cubin(Bytes image) {
-    if (image.size() < kElfHeaderBytes) return malformed("cubin header is cut off");
+    if (image.size() < kElfHeaderBytes) {
+        return malformed("cubin header is cut off");
+    }
     auto length = cubin_bytes(image.data());
-    if (!length) return length.error();
+    if (!length) {
+        return length.error();
+    }
     if (*length > image.size()) {
         return malformed(fmt::format("cubin claims {} bytes, {} are there", *length, image.size()));
     }
@@ -149,7 +171,9 @@ Result<std::uint64_t> cubin_bytes(const std::byte* header) {
     const std::uint64_t section_bytes =
         std::uint64_t{read_at<std::uint16_t>(header, 0x3A)} * read_at<std::uint16_t>(header, 0x3C);
     constexpr std::byte elf_class_64{2};
-    if (header[4] != elf_class_64) return malformed("cubin is not a 64 bit ELF file");
+    if (header[4] != elf_class_64) {
+        return malformed("cubin is not a 64 bit ELF file");
+    }
     if (program_offset > kMaxImageBytes || section_offset > kMaxImageBytes) {
         return too_large(fmt::format("cubin tables lie beyond {} bytes", kMaxImageBytes));
     }
@@ -158,21 +182,31 @@ Result<std::uint64_t> cubin_bytes(const std::byte* header) {
 }
 
 Result<Image> inspect_trusted(const void* image) {
-    if (image == nullptr) return malformed("null pointer");
+    if (image == nullptr) {
+        return malformed("null pointer");
+    }
     const std::byte* start = bytes_at(image);
-    if (starts_with(start, kWrapperMagic)) return trusted_wrapper(image);
+    if (starts_with(start, kWrapperMagic)) {
+        return trusted_wrapper(image);
+    }
     if (starts_with(start, kContainerMagic)) {
         auto container = trusted_container(image);
-        if (!container) return container.error();
+        if (!container) {
+            return container.error();
+        }
         return Image{Form::container, *container, {}};
     }
     if (starts_with(start, kElfMagic)) {
         auto length = cubin_bytes(start);
-        if (!length) return length.error();
+        if (!length) {
+            return length.error();
+        }
         return Image{Form::cubin, Bytes(start, *length), {}};
     }
     const std::size_t text_bytes = strnlen(reinterpret_cast<const char*>(start), kMaxUnpackedBytes);
-    if (text_bytes == kMaxUnpackedBytes) return too_large("PTX text without a terminating NUL");
+    if (text_bytes == kMaxUnpackedBytes) {
+        return too_large("PTX text without a terminating NUL");
+    }
     return Image{Form::ptx, Bytes(start, text_bytes + 1), {}};
 }
 
@@ -181,26 +215,40 @@ Result<Image> inspect(Bytes image) {
         if (starts_with(image.data(), kWrapperMagic)) {
             return malformed("a fat binary wrapper contains pointers and cannot be sent");
         }
-        if (starts_with(image.data(), kContainerMagic)) return bounded_container(image);
-        if (starts_with(image.data(), kElfMagic)) return bounded_cubin(image);
+        if (starts_with(image.data(), kContainerMagic)) {
+            return bounded_container(image);
+        }
+        if (starts_with(image.data(), kElfMagic)) {
+            return bounded_cubin(image);
+        }
     }
     // The driver reads text up to its NUL, so the bytes must contain one.
     const void* end = image.empty() ? nullptr : std::memchr(image.data(), 0, image.size());
-    if (end == nullptr) return malformed("PTX text without a terminating NUL");
+    if (end == nullptr) {
+        return malformed("PTX text without a terminating NUL");
+    }
     const std::size_t length = static_cast<std::size_t>(bytes_at(end) - image.data()) + 1;
-    if (length > kMaxUnpackedBytes) return too_large(fmt::format("PTX text of {} bytes", length));
+    if (length > kMaxUnpackedBytes) {
+        return too_large(fmt::format("PTX text of {} bytes", length));
+    }
     return Image{Form::ptx, image.first(length), {}};
 }
 
 Result<Image> inspect_joined(Bytes image) {
     auto first = inspect(image);
-    if (!first || first->form != Form::container) return first;
+    if (!first || first->form != Form::container) {
+        return first;
+    }
     Image joined = std::move(*first);
     for (Bytes rest = image.subspan(joined.bytes.size());
          rest.size() >= kContainerHeaderBytes && starts_with(rest.data(), kContainerMagic);) {
-        if (joined.prelinked.size() == kMaxPrelinked) return too_large("too many prelinked fat binaries");
+        if (joined.prelinked.size() == kMaxPrelinked) {
+            return too_large("too many prelinked fat binaries");
+        }
         auto part = bounded_container(rest);
-        if (!part) return part.error().within(fmt::format("prelinked fat binary {}", joined.prelinked.size()));
+        if (!part) {
+            return part.error().within(fmt::format("prelinked fat binary {}", joined.prelinked.size()));
+        }
         joined.prelinked.push_back(part->bytes);
         rest = rest.subspan(part->bytes.size());
     }
@@ -212,14 +260,20 @@ Result<std::vector<Entry>> container_entries(Bytes container) {
         return malformed("not a fat binary");
     }
     auto image = bounded_container(container);
-    if (!image) return image.error();
+    if (!image) {
+        return image.error();
+    }
     const Bytes all = image->bytes;
     std::size_t offset = read_at<std::uint16_t>(all.data(), container_field::kHeaderBytes);
     std::vector<Entry> entries;
     while (offset < all.size()) {
-        if (entries.size() == kMaxEntries) return too_large(fmt::format("more than {} entries", kMaxEntries));
+        if (entries.size() == kMaxEntries) {
+            return too_large(fmt::format("more than {} entries", kMaxEntries));
+        }
         auto entry = entry_at(all.subspan(offset), offset);
-        if (!entry) return entry.error();
+        if (!entry) {
+            return entry.error();
+        }
         offset += entry->whole.size();
         entries.push_back(*entry);
     }
@@ -227,7 +281,9 @@ Result<std::vector<Entry>> container_entries(Bytes container) {
 }
 
 Result<std::vector<Entry>> image_entries(const Image& image) {
-    if (image.form == Form::wrapper || image.form == Form::container) return container_entries(image.bytes);
+    if (image.form == Form::wrapper || image.form == Form::container) {
+        return container_entries(image.bytes);
+    }
     Entry entry;
     entry.kind = image.form == Form::cubin ? Kind::cubin : Kind::ptx;
     entry.stored = image.bytes;

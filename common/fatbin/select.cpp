@@ -10,13 +10,17 @@ namespace {
 // A family is the minor versions of one major version, except 10.1 (later renamed to 11.0), which is a family of its
 // own.
 bool same_family(std::uint32_t entry_arch, std::uint32_t device_arch) {
-    if (entry_arch / 10 != device_arch / 10 || device_arch < entry_arch) return false;
+    if (entry_arch / 10 != device_arch / 10 || device_arch < entry_arch) {
+        return false;
+    }
     return entry_arch == device_arch || (entry_arch != 101 && device_arch != 101);
 }
 
 // Larger is better, 0 means that the device cannot run it. The kind ranks before the architecture.
 std::uint64_t rank(const Entry& entry, ComputeCapability device, Preference preference) {
-    if (!runs_on(entry, device)) return 0;
+    if (!runs_on(entry, device)) {
+        return 0;
+    }
     const bool wants_ptx = preference != Preference::cubin_only;
     const bool wants_machine_code = preference != Preference::ptx_only;
     std::uint64_t kind_rank = 0;
@@ -30,7 +34,9 @@ std::uint64_t rank(const Entry& entry, ComputeCapability device, Preference pref
 
 // Order among entries of equal rank: arch-specific, family-specific, plain.
 int specificity(const Entry& entry) {
-    if ((entry.flags & flag::kArchSpecific) != 0) return 2;
+    if ((entry.flags & flag::kArchSpecific) != 0) {
+        return 2;
+    }
     return (entry.flags & flag::kFamilySpecific) != 0 ? 1 : 0;
 }
 
@@ -42,21 +48,35 @@ void put(std::vector<std::byte>& target, std::size_t offset, T value) {
 }  // namespace
 
 bool runs_on(const Entry& entry, ComputeCapability device) noexcept {
-    if (entry.whole.empty() && entry.arch == 0) return true;
+    if (entry.whole.empty() && entry.arch == 0) {
+        return true;
+    }
     const std::uint32_t device_arch = device.major * 10 + device.minor;
-    if ((entry.flags & flag::kArchSpecific) != 0) return entry.arch == device_arch;
-    if ((entry.flags & flag::kFamilySpecific) != 0) return same_family(entry.arch, device_arch);
-    if (entry.kind == Kind::cubin) return entry.arch / 10 == device.major && entry.arch <= device_arch;
+    if ((entry.flags & flag::kArchSpecific) != 0) {
+        return entry.arch == device_arch;
+    }
+    if ((entry.flags & flag::kFamilySpecific) != 0) {
+        return same_family(entry.arch, device_arch);
+    }
+    if (entry.kind == Kind::cubin) {
+        return entry.arch / 10 == device.major && entry.arch <= device_arch;
+    }
     return entry.arch <= device_arch;
 }
 
 std::vector<Entry> select(std::span<const Entry> entries, ComputeCapability device, Preference preference) {
     std::uint64_t best = 0;
-    for (const Entry& entry : entries) best = std::max(best, rank(entry, device, preference));
-    std::vector<Entry> chosen;
-    if (best == 0) return chosen;
     for (const Entry& entry : entries) {
-        if (rank(entry, device, preference) == best) chosen.push_back(entry);
+        best = std::max(best, rank(entry, device, preference));
+    }
+    std::vector<Entry> chosen;
+    if (best == 0) {
+        return chosen;
+    }
+    for (const Entry& entry : entries) {
+        if (rank(entry, device, preference) == best) {
+            chosen.push_back(entry);
+        }
     }
     std::stable_sort(chosen.begin(), chosen.end(),
                      [](const Entry& a, const Entry& b) { return specificity(a) > specificity(b); });
@@ -81,7 +101,9 @@ Result<std::vector<std::byte>> repack(std::span<const Entry> entries) {
     put(container, container_field::kVersion, kContainerVersion);
     put(container, container_field::kHeaderBytes, static_cast<std::uint16_t>(kContainerHeaderBytes));
     put(container, container_field::kEntriesBytes, entries_bytes);
-    for (const Entry& entry : entries) container.insert(container.end(), entry.whole.begin(), entry.whole.end());
+    for (const Entry& entry : entries) {
+        container.insert(container.end(), entry.whole.begin(), entry.whole.end());
+    }
     return container;
 }
 

@@ -24,7 +24,9 @@ Status check_lz4(const Entry& entry) {
 
 Status check_zstd(const Entry& entry) {
     const auto framed = ZSTD_getFrameContentSize(entry.stored.data(), entry.stored.size());
-    if (framed == ZSTD_CONTENTSIZE_ERROR) return malformed("entry is not a zstd frame");
+    if (framed == ZSTD_CONTENTSIZE_ERROR) {
+        return malformed("entry is not a zstd frame");
+    }
     if (framed != ZSTD_CONTENTSIZE_UNKNOWN && framed != entry.unpacked_bytes) {
         return malformed(fmt::format("zstd frame of {} bytes, entry states {}", framed, entry.unpacked_bytes));
     }
@@ -37,7 +39,9 @@ Status expand(const Entry& entry, std::byte* target) {
         const int result =
             LZ4_decompress_safe(reinterpret_cast<const char*>(entry.stored.data()), reinterpret_cast<char*>(target),
                                 static_cast<int>(entry.stored.size()), static_cast<int>(entry.unpacked_bytes));
-        if (result < 0) return malformed("LZ4 block is damaged");
+        if (result < 0) {
+            return malformed("LZ4 block is damaged");
+        }
         written = static_cast<std::uint64_t>(result);
     } else {
         const std::size_t result =
@@ -65,7 +69,9 @@ Result<Unpacked> unpack(const Entry& entry, std::uint64_t limit_bytes) {
         return Error{ErrorCode::limit_exceeded,
                      fmt::format("code image: entry of {} bytes exceeds {}", entry.unpacked_bytes, limit_bytes)};
     }
-    if (!entry.compressed) return Unpacked(entry.stored);
+    if (!entry.compressed) {
+        return Unpacked(entry.stored);
+    }
     GPUPOOL_TRY((entry.flags & flag::kLz4) != 0 ? check_lz4(entry) : check_zstd(entry));
     // Not zeroed: a false claim then costs address space, not memory.
     std::unique_ptr<std::byte[]> target(new std::byte[entry.unpacked_bytes]);

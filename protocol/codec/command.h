@@ -185,7 +185,9 @@ struct Slot {
     }
 
   private:
-    void read_array(Reader& in) requires(kind == Shape::in_array) {
+    void read_array(Reader& in)
+        requires(kind == Shape::in_array)
+    {
         std::uint64_t size = in.value<std::uint64_t>();
         if (size == 0) {
             return;

@@ -38,9 +38,13 @@ CUresult ContextStorage::put(CUcontext context, void* key, void* value, StorageD
         const Lock guard(mutex_);
         Entries& entries = contexts_[context];
         for (const Entry& entry : entries) {
-            if (entry.key == key) return CUDA_ERROR_INVALID_HANDLE;
+            if (entry.key == key) {
+                return CUDA_ERROR_INVALID_HANDLE;
+            }
         }
-        if (entries.size() == kMaxEntries) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (entries.size() == kMaxEntries) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
         entries.push_back({key, value, destructor});
         generation_.fetch_add(1, std::memory_order_release);
         return CUDA_SUCCESS;
@@ -59,9 +63,13 @@ CUresult ContextStorage::get(CUcontext context, void* key, void** value) noexcep
     }
     const Lock guard(mutex_);
     const auto entries = contexts_.find(context);
-    if (entries == contexts_.end()) return CUDA_ERROR_INVALID_HANDLE;
+    if (entries == contexts_.end()) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     for (const Entry& entry : entries->second) {
-        if (entry.key != key) continue;
+        if (entry.key != key) {
+            continue;
+        }
         memory = {this, generation, context, key, entry.value};
         *value = entry.value;
         return CUDA_SUCCESS;
@@ -72,12 +80,18 @@ CUresult ContextStorage::get(CUcontext context, void* key, void** value) noexcep
 CUresult ContextStorage::remove(CUcontext context, void* key) noexcept {
     const Lock guard(mutex_);
     const auto entries = contexts_.find(context);
-    if (entries == contexts_.end()) return CUDA_ERROR_INVALID_HANDLE;
+    if (entries == contexts_.end()) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     const auto entry = std::find_if(entries->second.begin(), entries->second.end(),
                                     [key](const Entry& candidate) { return candidate.key == key; });
-    if (entry == entries->second.end()) return CUDA_ERROR_INVALID_HANDLE;
+    if (entry == entries->second.end()) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     entries->second.erase(entry);
-    if (entries->second.empty()) contexts_.erase(entries);
+    if (entries->second.empty()) {
+        contexts_.erase(entries);
+    }
     generation_.fetch_add(1, std::memory_order_release);
     return CUDA_SUCCESS;
 }
@@ -88,14 +102,18 @@ void ContextStorage::context_ends(CUcontext context) noexcept {
         {
             const Lock guard(mutex_);
             const auto entries = contexts_.find(context);
-            if (entries == contexts_.end()) return;
+            if (entries == contexts_.end()) {
+                return;
+            }
             ended.swap(entries->second);
             contexts_.erase(entries);
             generation_.fetch_add(1, std::memory_order_release);
         }
         // Without the lock: destructors look other keys up.
         for (const Entry& entry : ended) {
-            if (entry.destructor != nullptr) entry.destructor(context, entry.key, entry.value);
+            if (entry.destructor != nullptr) {
+                entry.destructor(context, entry.key, entry.value);
+            }
         }
     }
 }
@@ -126,26 +144,40 @@ namespace {
 
 // Null means the current context; there must be one.
 CUresult resolve(CUcontext& context) noexcept {
-    if (context != nullptr) return CUDA_SUCCESS;
+    if (context != nullptr) {
+        return CUDA_SUCCESS;
+    }
     ClientView* client = view();
-    if (client == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
-    if (const CUresult result = client->current_context(&context); result != CUDA_SUCCESS) return result;
+    if (client == nullptr) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (const CUresult result = client->current_context(&context); result != CUDA_SUCCESS) {
+        return result;
+    }
     return context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 
 CUresult put(CUcontext context, void* key, void* value, StorageDestructor destructor) noexcept {
-    if (const CUresult result = resolve(context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = resolve(context); result != CUDA_SUCCESS) {
+        return result;
+    }
     return context_storage().put(context, key, value, destructor);
 }
 
 CUresult remove(CUcontext context, void* key) noexcept {
-    if (const CUresult result = resolve(context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = resolve(context); result != CUDA_SUCCESS) {
+        return result;
+    }
     return context_storage().remove(context, key);
 }
 
 CUresult get(void** value, CUcontext context, void* key) noexcept {
-    if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = resolve(context); result != CUDA_SUCCESS) return result;
+    if (value == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (const CUresult result = resolve(context); result != CUDA_SUCCESS) {
+        return result;
+    }
     return context_storage().get(context, key, value);
 }
 

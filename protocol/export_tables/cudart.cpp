@@ -14,8 +14,12 @@ struct CudartInterface {
 
 CUresult load_image(CUmodule* module, const void* image) noexcept {
     ClientView* client = view();
-    if (client == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
-    if (module == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (client == nullptr) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (module == nullptr || image == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return client->load_module(module, image);
 }
 
@@ -34,8 +38,12 @@ CUresult load_container(const void* container, CUmodule* module, void*, void*, s
 
 CUresult primary_context(CUcontext* context, CUdevice device) noexcept {
     ClientView* client = view();
-    if (client == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
-    if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (client == nullptr) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return client->primary_context(device, context);
 }
 
@@ -75,15 +83,23 @@ void resource_words(std::uint32_t** words, std::size_t* count) noexcept {
 
 CUresult stream_id(CUcontext context, CUstream stream, std::uint64_t* id) noexcept {
     ClientView* client = view();
-    if (client == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
-    if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (client == nullptr) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (id == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return client->stream_id(context, stream, id);
 }
 
 CUresult context_id(CUcontext context, std::uint64_t* id) noexcept {
     ClientView* client = view();
-    if (client == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
-    if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (client == nullptr) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (id == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return client->context_id(context, id);
 }
 
@@ -94,7 +110,9 @@ struct ContextChecks {
 
 // 0: an ordinary context, to be used as it is; cudart reads `other` only if the flag is 1.
 CUresult check_context(CUcontext, std::uint32_t* flag, CUcontext*) noexcept {
-    if (flag == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (flag == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *flag = 0;
     return CUDA_SUCCESS;
 }

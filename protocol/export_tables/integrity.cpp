@@ -38,8 +38,12 @@ Md2Digest fixed_answer(std::uint64_t low) {
 
 CUresult answer(std::uint32_t version, std::uint64_t unix_seconds, std::uint8_t* result) noexcept {
     ClientView* client = view();
-    if (client == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
-    if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (client == nullptr) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (result == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const void* const* table = static_cast<const void* const*>(integrity_check());
     IntegrityFacts facts;
     facts.driver_version = static_cast<std::uint32_t>(client->driver_version());
@@ -62,8 +66,12 @@ CUresult answer(std::uint32_t version, std::uint64_t unix_seconds, std::uint8_t*
 
 Md2Digest integrity_answer(const IntegrityFacts& facts, std::span<const DeviceIdentity> devices, std::uint32_t version,
                            std::uint64_t unix_seconds) {
-    if (version % 10 == 0) return fixed_answer(kFixedLow0);
-    if (version % 10 == 1) return fixed_answer(kFixedLow1);
+    if (version % 10 == 0) {
+        return fixed_answer(kFixedLow0);
+    }
+    if (version % 10 == 1) {
+        return fixed_answer(kFixedLow1);
+    }
     std::vector<std::uint8_t> message;
     message.reserve(48 + 28 * devices.size());
     append(message, facts.driver_version);

@@ -36,7 +36,9 @@ void Md2::absorb(const std::uint8_t* block) noexcept {
     }
     std::uint8_t mixed = 0;
     for (int round = 0; round < kRounds; ++round) {
-        for (std::uint8_t& byte : state_) mixed = byte ^= kSubstitution[mixed];
+        for (std::uint8_t& byte : state_) {
+            mixed = byte ^= kSubstitution[mixed];
+        }
         mixed = static_cast<std::uint8_t>(mixed + round);
     }
 }
@@ -77,8 +79,12 @@ Md2Digest hmac_md2(std::span<const std::uint8_t> key, std::span<const std::uint8
     }
     Md2Digest inner_key = padded_key;
     Md2Digest outer_key = padded_key;
-    for (std::uint8_t& byte : inner_key) byte ^= inner_pad;
-    for (std::uint8_t& byte : outer_key) byte ^= outer_pad;
+    for (std::uint8_t& byte : inner_key) {
+        byte ^= inner_pad;
+    }
+    for (std::uint8_t& byte : outer_key) {
+        byte ^= outer_pad;
+    }
     Md2 inner;
     inner.add(inner_key);
     inner.add(message);

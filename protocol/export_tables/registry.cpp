@@ -25,11 +25,15 @@ consteval Uuid uuid(std::string_view text) {
     Uuid result{};
     std::size_t digits = 0;
     for (char c : text) {
-        if (c == '-') continue;
+        if (c == '-') {
+            continue;
+        }
         result[digits / 2] = static_cast<std::uint8_t>(result[digits / 2] << 4 | hex_value(c));
         ++digits;
     }
-    if (digits != 2 * result.size()) throw "a UUID has 32 digits";
+    if (digits != 2 * result.size()) {
+        throw "a UUID has 32 digits";
+    }
     return result;
 }
 
@@ -67,7 +71,9 @@ void report_unlisted(const char* table, std::size_t index) noexcept {
 
 const void* find(const CUuuid& id) noexcept {
     for (const Known& entry : kKnown) {
-        if (std::memcmp(entry.id.data(), id.bytes, entry.id.size()) == 0) return entry.table();
+        if (std::memcmp(entry.id.data(), id.bytes, entry.id.size()) == 0) {
+            return entry.table();
+        }
     }
     return nullptr;
 }

@@ -27,7 +27,9 @@ void report_unlisted(const char* table, std::size_t index) noexcept;
 template <class Tag, std::size_t Index>
 CUresult unlisted() noexcept {
     static std::atomic_flag reported = ATOMIC_FLAG_INIT;
-    if (!reported.test_and_set(std::memory_order_relaxed)) report_unlisted(Tag::kName, Index);
+    if (!reported.test_and_set(std::memory_order_relaxed)) {
+        report_unlisted(Tag::kName, Index);
+    }
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -42,7 +44,9 @@ Table<Tag> make_table(std::initializer_list<std::pair<std::size_t, Slot>> listed
     }
     (std::make_index_sequence<Tag::kSlotCount>());
     table[0] = reinterpret_cast<Slot>(Tag::kSlotCount * sizeof(Slot));
-    for (const auto& [index, function] : listed) table[index] = function;
+    for (const auto& [index, function] : listed) {
+        table[index] = function;
+    }
     return table;
 }
 

@@ -14,8 +14,12 @@ struct ToolsTls {
 
 CUresult current_context(CUcontext* context) noexcept {
     ClientView* client = view();
-    if (client == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
-    if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (client == nullptr) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return client->current_context(context);
 }
 
@@ -26,22 +30,34 @@ struct ToolsIdentifiers {
 
 CUresult context_id(CUcontext context, std::uint64_t* id) noexcept {
     ClientView* client = view();
-    if (client == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
-    if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (client == nullptr) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (id == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return client->context_id(context, id);
 }
 
 CUresult stream_object_id(CUcontext context, void* object, std::uint64_t* id) noexcept {
     ClientView* client = view();
-    if (client == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
-    if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (client == nullptr) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (id == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return client->stream_object_id(context, object, id);
 }
 
 CUresult resolve_stream(CUcontext context, CUstream stream, void** object, int per_thread) noexcept {
     ClientView* client = view();
-    if (client == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
-    if (object == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (client == nullptr) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (object == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return client->resolve_stream(context, stream, per_thread != 0, object);
 }
 
@@ -53,7 +69,9 @@ struct ToolsModules {
 // Returns the number of kernels, not a CUresult.
 int for_each_function(CUcontext context, CUmodule module, FunctionVisitor visit, void* user) noexcept {
     ClientView* client = view();
-    if (client == nullptr || visit == nullptr) return 0;
+    if (client == nullptr || visit == nullptr) {
+        return 0;
+    }
     return client->for_each_function(context, module, visit, user);
 }
 
@@ -88,7 +106,9 @@ const void* tools_modules() noexcept {
 const void* compute_cache() noexcept {
     static const auto table = [] {
         auto slots = make_table<ComputeCache>({});
-        for (std::size_t i = 1; i < slots.size(); ++i) slots[i] = slot(no_cache);
+        for (std::size_t i = 1; i < slots.size(); ++i) {
+            slots[i] = slot(no_cache);
+        }
         return slots;
     }();
     return table.data();

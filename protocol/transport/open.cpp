@@ -31,7 +31,9 @@ std::string name_at(const tcp::Address& address) {
 Result<std::unique_ptr<Connection>> connect_locally(const Endpoint& endpoint, std::span<const tcp::Address> addresses) {
     std::vector<std::string> names;
     for (const auto& address : addresses) {
-        if (tcp::is_own(address)) names.push_back(name_at(address));
+        if (tcp::is_own(address)) {
+            names.push_back(name_at(address));
+        }
     }
     if (names.empty()) {
         return Error{
@@ -42,7 +44,9 @@ Result<std::unique_ptr<Connection>> connect_locally(const Endpoint& endpoint, st
     std::string reasons;
     for (const auto& name : names) {
         auto connection = shm::connect_to_name(name);
-        if (connection) return connection;
+        if (connection) {
+            return connection;
+        }
         reasons += (reasons.empty() ? "" : "; ") + connection.error().message;
     }
     return Error{ErrorCode::unsupported,
@@ -54,23 +58,35 @@ Result<std::unique_ptr<Connection>> connect_locally(const Endpoint& endpoint, st
 }  // namespace
 
 Result<Choice> parse_choice(std::string_view text) {
-    if (text == "auto") return Choice::automatic;
-    if (text == "tcp") return Choice::tcp;
-    if (text == "shm") return Choice::shm;
+    if (text == "auto") {
+        return Choice::automatic;
+    }
+    if (text == "tcp") {
+        return Choice::tcp;
+    }
+    if (text == "shm") {
+        return Choice::shm;
+    }
     return Error{ErrorCode::invalid_input, fmt::format("'{}' is not a transport: auto, tcp or shm", text)};
 }
 
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, Choice choice, Clock::time_point deadline) {
     if (endpoint.is_path()) {
-        if (choice != Choice::tcp) return shm::connect_to_path(endpoint.path);
+        if (choice != Choice::tcp) {
+            return shm::connect_to_path(endpoint.path);
+        }
         return Error{ErrorCode::invalid_input,
                      fmt::format("{} needs shared memory, which the setting tcp forbids", endpoint.to_string())};
     }
     const auto addresses = tcp::resolve(endpoint, deadline);
-    if (!addresses) return addresses.error().within(fmt::format("cannot connect to {}", endpoint.to_string()));
+    if (!addresses) {
+        return addresses.error().within(fmt::format("cannot connect to {}", endpoint.to_string()));
+    }
     if (choice != Choice::tcp) {
         auto connection = connect_locally(endpoint, *addresses);
-        if (connection || choice == Choice::shm) return connection;
+        if (connection || choice == Choice::shm) {
+            return connection;
+        }
     }
     return tcp::connect(endpoint, *addresses, deadline);
 }
@@ -80,10 +96,16 @@ Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint) {
 }
 
 Result<std::unique_ptr<Listener>> listen_beside(const Endpoint& tcp_address) {
-    if (tcp_address.is_path()) return std::unique_ptr<Listener>();
-    if (is_any(tcp_address.host)) return shm::listen_at_name(name_at_all(tcp_address.port));
+    if (tcp_address.is_path()) {
+        return std::unique_ptr<Listener>();
+    }
+    if (is_any(tcp_address.host)) {
+        return shm::listen_at_name(name_at_all(tcp_address.port));
+    }
     const auto addresses = tcp::resolve(tcp_address, kNoDeadline);  // numeric: the listener is bound to it
-    if (!addresses || !tcp::is_own(addresses->front())) return std::unique_ptr<Listener>();
+    if (!addresses || !tcp::is_own(addresses->front())) {
+        return std::unique_ptr<Listener>();
+    }
     return shm::listen_at_name(name_at(addresses->front()));
 }
 

@@ -20,7 +20,9 @@ constexpr Tables make_tables() {
     Tables tables{};
     for (std::uint32_t byte = 0; byte < 256; ++byte) {
         std::uint32_t crc = byte;
-        for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) ? kPolynomial : 0);
+        for (int bit = 0; bit < 8; ++bit) {
+            crc = (crc >> 1) ^ ((crc & 1) ? kPolynomial : 0);
+        }
         tables[0][byte] = crc;
     }
     for (std::size_t k = 1; k < 8; ++k) {
@@ -44,10 +46,13 @@ std::uint32_t by_table(const std::byte* data, std::size_t bytes, std::uint32_t c
     for (; bytes >= 8; data += 8, bytes -= 8) {
         const std::uint64_t word = load64(data) ^ crc;
         crc = 0;
-        for (std::size_t i = 0; i < 8; ++i) crc ^= kTables[7 - i][(word >> (8 * i)) & 0xff];
+        for (std::size_t i = 0; i < 8; ++i) {
+            crc ^= kTables[7 - i][(word >> (8 * i)) & 0xff];
+        }
     }
-    for (; bytes > 0; ++data, --bytes)
+    for (; bytes > 0; ++data, --bytes) {
         crc = (crc >> 8) ^ kTables[0][(crc ^ std::to_integer<std::uint32_t>(*data)) & 0xff];
+    }
     return crc;
 }
 
@@ -58,7 +63,9 @@ std::uint32_t by_table(const std::byte* data, std::size_t bytes, std::uint32_t c
 constexpr std::size_t kBlockBytes = 1024;
 
 constexpr std::uint32_t after_zeros(std::uint32_t crc) {
-    for (std::size_t i = 0; i < kBlockBytes; ++i) crc = (crc >> 8) ^ kTables[0][crc & 0xff];
+    for (std::size_t i = 0; i < kBlockBytes; ++i) {
+        crc = (crc >> 8) ^ kTables[0][crc & 0xff];
+    }
     return crc;
 }
 
@@ -66,12 +73,16 @@ using ShiftTables = std::array<std::array<std::uint32_t, 256>, 4>;
 
 ShiftTables make_shift_tables() noexcept {
     std::array<std::uint32_t, 32> of_bit{};
-    for (std::size_t bit = 0; bit < 32; ++bit) of_bit[bit] = after_zeros(std::uint32_t{1} << bit);
+    for (std::size_t bit = 0; bit < 32; ++bit) {
+        of_bit[bit] = after_zeros(std::uint32_t{1} << bit);
+    }
     ShiftTables tables{};
     for (std::size_t k = 0; k < 4; ++k) {
         for (std::size_t byte = 0; byte < 256; ++byte) {
             std::uint32_t crc = 0;
-            for (std::size_t bit = 0; bit < 8; ++bit) crc ^= (byte >> bit & 1) ? of_bit[8 * k + bit] : 0;
+            for (std::size_t bit = 0; bit < 8; ++bit) {
+                crc ^= (byte >> bit & 1) ? of_bit[8 * k + bit] : 0;
+            }
             tables[k][byte] = crc;
         }
     }
@@ -98,9 +109,13 @@ __attribute__((target("sse4.2"))) std::uint32_t by_instruction(const std::byte* 
         crc = shift_block(shift, ab) ^ static_cast<std::uint32_t>(c);
     }
     std::uint64_t wide = crc;
-    for (; bytes >= 8; data += 8, bytes -= 8) wide = _mm_crc32_u64(wide, load64(data));
+    for (; bytes >= 8; data += 8, bytes -= 8) {
+        wide = _mm_crc32_u64(wide, load64(data));
+    }
     crc = static_cast<std::uint32_t>(wide);
-    for (; bytes > 0; ++data, --bytes) crc = _mm_crc32_u8(crc, std::to_integer<std::uint8_t>(*data));
+    for (; bytes > 0; ++data, --bytes) {
+        crc = _mm_crc32_u8(crc, std::to_integer<std::uint8_t>(*data));
+    }
     return crc;
 }
 #endif
@@ -114,7 +129,9 @@ std::uint32_t crc32c_portable(std::span<const std::byte> data, std::uint32_t see
 std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t seed) noexcept {
 #if defined(__x86_64__)
     static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
-    if (has_instruction) return ~by_instruction(data.data(), data.size(), ~seed);
+    if (has_instruction) {
+        return ~by_instruction(data.data(), data.size(), ~seed);
+    }
 #endif
     return crc32c_portable(data, seed);
 }

@@ -89,7 +89,9 @@ Result<FrameHeader> decode(std::span<const std::byte, kHeaderBytes> in) {
     if (type < static_cast<std::uint16_t>(FrameType::hello) || type > static_cast<std::uint16_t>(FrameType::packed)) {
         return Error{ErrorCode::unsupported, fmt::format("frame type {} is not known", type)};
     }
-    if (flags != 0) return Error{ErrorCode::unsupported, fmt::format("frame flags {:#06x} are not known", flags)};
+    if (flags != 0) {
+        return Error{ErrorCode::unsupported, fmt::format("frame flags {:#06x} are not known", flags)};
+    }
     header.type = static_cast<FrameType>(type);
     return header;
 }

@@ -8,7 +8,9 @@ namespace gpupool::wire {
 
 Status FrameReader::refill() {
     auto received = connection_.receive(buffer_);
-    if (!received) return received.error();
+    if (!received) {
+        return received.error();
+    }
     begin_ = 0;
     end_ = *received;
     return {};
@@ -19,7 +21,9 @@ Status FrameReader::read(std::span<std::byte> out) {
         if (begin_ == end_) {
             if (out.size() >= kDirectBytes) {
                 auto received = connection_.receive(out);
-                if (!received) return received.error();
+                if (!received) {
+                    return received.error();
+                }
                 out = out.subspan(*received);
                 continue;
             }
@@ -34,7 +38,9 @@ Status FrameReader::read(std::span<std::byte> out) {
 }
 
 void FrameReader::gather(std::size_t bytes) {
-    if (buffered_bytes() >= bytes) return;
+    if (buffered_bytes() >= bytes) {
+        return;
+    }
     std::memmove(buffer_.data(), buffer_.data() + begin_, buffered_bytes());
     end_ -= std::exchange(begin_, 0);
     const auto received = connection_.receive_some(std::span(buffer_).subspan(end_));
@@ -42,14 +48,18 @@ void FrameReader::gather(std::size_t bytes) {
 }
 
 bool FrameReader::peek(std::span<std::byte> out) const {
-    if (buffered_bytes() < out.size()) return false;
+    if (buffered_bytes() < out.size()) {
+        return false;
+    }
     std::memcpy(out.data(), buffer_.data() + begin_, out.size());
     return true;
 }
 
 Status FrameReader::skip(std::size_t bytes) {
     while (bytes > 0) {
-        if (begin_ == end_) GPUPOOL_TRY(refill());
+        if (begin_ == end_) {
+            GPUPOOL_TRY(refill());
+        }
         const std::size_t count = std::min(bytes, end_ - begin_);
         begin_ += count;
         bytes -= count;

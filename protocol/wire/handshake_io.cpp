@@ -12,7 +12,9 @@ Result<ReceivedFrame> read_bounded(transport::Connection& connection, std::size_
     std::array<std::byte, kHeaderBytes> bytes;
     GPUPOOL_TRY(transport::receive_exactly(connection, bytes));
     auto header = decode(bytes);
-    if (!header) return header.error();
+    if (!header) {
+        return header.error();
+    }
     if (header->payload_bytes > max_payload_bytes) {
         return Error{ErrorCode::limit_exceeded,
                      fmt::format("received a frame of {} bytes where at most {} are accepted", header->payload_bytes,
@@ -22,7 +24,9 @@ Result<ReceivedFrame> read_bounded(transport::Connection& connection, std::size_
         return Error{ErrorCode::invalid_input, "received a session's frame where a handshake frame was expected"};
     }
     ReceivedFrame frame{header->type, std::vector<std::byte>(header->payload_bytes)};
-    if (!frame.payload.empty()) GPUPOOL_TRY(transport::receive_exactly(connection, frame.payload));
+    if (!frame.payload.empty()) {
+        GPUPOOL_TRY(transport::receive_exactly(connection, frame.payload));
+    }
     if (payload_crc(frame.type, frame.payload) != header->payload_crc) {
         return Error{ErrorCode::invalid_input, "a frame arrived damaged: its payload's CRC does not match"};
     }

@@ -5,10 +5,14 @@
 namespace gpupool::wire {
 
 bool Landed::add(std::uint64_t number) {
-    if (number <= up_to_) return false;
+    if (number <= up_to_) {
+        return false;
+    }
     auto after = runs_.upper_bound(number);  // the first run that begins after it
     const auto before = after == runs_.begin() ? runs_.end() : std::prev(after);
-    if (before != runs_.end() && number <= before->second) return false;
+    if (before != runs_.end() && number <= before->second) {
+        return false;
+    }
 
     if (number == up_to_ + 1) {
         up_to_ = number;
@@ -21,7 +25,9 @@ bool Landed::add(std::uint64_t number) {
     std::uint64_t last = number;
     const bool joins_after = after != runs_.end() && after->first == number + 1;
     const bool joins_before = before != runs_.end() && before->second + 1 == number;
-    if (!joins_after && !joins_before && runs_.size() >= kMaxHoles) return false;
+    if (!joins_after && !joins_before && runs_.size() >= kMaxHoles) {
+        return false;
+    }
     if (joins_after) {
         last = after->second;
         after = runs_.erase(after);

@@ -24,7 +24,9 @@ std::byte* Outbox::add_record(FrameType type, std::size_t bytes) {
     const bool room = current_ && current_->capacity - current_->used >= bytes;
     const bool joins = open_ && room && frames_.back().type == type && frames_.back().bytes + bytes <= frame_bytes_;
     if (!joins) {
-        if (!room) current_ = take_chunk(bytes);
+        if (!room) {
+            current_ = take_chunk(bytes);
+        }
         OutFrame frame;
         frame.type = type;
         frame.data = current_->data.get() + current_->used;
@@ -47,7 +49,9 @@ std::byte* Outbox::add_urgent_record(FrameType type, std::size_t bytes) {
     for (std::uint64_t other = before; other <= last_sequence() && !passes_bulk; ++other) {
         passes_bulk = frames_[static_cast<std::size_t>(other - first_)].type == FrameType::bulk;
     }
-    if (!passes_bulk) return add_record(type, bytes);
+    if (!passes_bulk) {
+        return add_record(type, bytes);
+    }
     OutFrame frame;
     frame.type = type;
     frame.chunk = std::make_shared<Chunk>(bytes);
@@ -80,14 +84,18 @@ void Outbox::collect(std::vector<OutFrame>& batch, std::size_t max_frames, std::
     std::uint64_t next = sent_ + 1;
     for (; next <= last_sequence() && batch.size() < max_frames; ++next) {
         const OutFrame& frame = frames_[static_cast<std::size_t>(next - first_)];
-        if (!batch.empty() && bytes + frame.payload_bytes() > max_bytes) break;
+        if (!batch.empty() && bytes + frame.payload_bytes() > max_bytes) {
+            break;
+        }
         bytes += frame.payload_bytes();
         batch.push_back({next, frame.type, frame.bulk, frame.data, frame.bytes, frame.records, nullptr, nullptr});
     }
     in_flight_ = true;
     in_flight_end_ = next - 1;
     attempted_ = std::max(attempted_, in_flight_end_);
-    if (in_flight_end_ == last_sequence()) open_ = false;
+    if (in_flight_end_ == last_sequence()) {
+        open_ = false;
+    }
 }
 
 void Outbox::batch_done(bool delivered, bool drop_transfers, ReleasedFrames& released) {
@@ -96,7 +104,9 @@ void Outbox::batch_done(bool delivered, bool drop_transfers, ReleasedFrames& rel
     if (delivered) {
         for (std::uint64_t sequence = sent_ + 1; drop_transfers && sequence <= in_flight_end_; ++sequence) {
             OutFrame& frame = frames_[static_cast<std::size_t>(sequence - first_)];
-            if (!frame.transfer) continue;
+            if (!frame.transfer) {
+                continue;
+            }
             frame.data = nullptr;  // never sent again without resumption
             OutFrame gone;
             gone.transfer = std::move(frame.transfer);
@@ -108,7 +118,9 @@ void Outbox::batch_done(bool delivered, bool drop_transfers, ReleasedFrames& rel
 }
 
 bool Outbox::acknowledge(std::uint64_t sequence, ReleasedFrames& released) {
-    if (sequence > attempted_) return false;
+    if (sequence > attempted_) {
+        return false;
+    }
     acknowledged_ = std::max(acknowledged_, sequence);
     release(released);
     return true;
@@ -133,7 +145,9 @@ void Outbox::release_frame(OutFrame&& frame, ReleasedFrames& released) {
         spare_ = std::move(frame.chunk);
     }
     const bool last_of_chunk = frame.chunk && frame.chunk.use_count() == 1;
-    if (last_of_chunk || frame.transfer) released.push_back(std::move(frame));
+    if (last_of_chunk || frame.transfer) {
+        released.push_back(std::move(frame));
+    }
 }
 
 void Outbox::clear(ReleasedFrames& released) {

@@ -13,14 +13,18 @@ double mean(double before, double now, double parts = 4) {
 }  // namespace
 
 PackingChoice::Next PackingChoice::next(std::uint64_t transfer, std::size_t bytes) {
-    if (mode_ != CompressionMode::when_it_pays) return mode_ == CompressionMode::always ? Next::pack : Next::send;
+    if (mode_ != CompressionMode::when_it_pays) {
+        return mode_ == CompressionMode::always ? Next::pack : Next::send;
+    }
     if (transfer != transfer_) {
         transfer_ = transfer;
         pieces_until_sample_ = 0;
     }
     if (pieces_until_sample_ == 0) {
         const double line_ns = line_ * static_cast<double>(bytes);
-        if (kSampleNs > line_ns * kMaxForSample || bytes <= kSampleBytes) return Next::send;
+        if (kSampleNs > line_ns * kMaxForSample || bytes <= kSampleBytes) {
+            return Next::send;
+        }
         pieces_until_sample_ = kPiecesPerSample;
         return Next::sample;
     }
@@ -37,7 +41,9 @@ void PackingChoice::packed(std::size_t bytes, std::size_t packed_bytes, Duration
 }
 
 void PackingChoice::sent(std::size_t left_bytes, bool behind, Duration took) {
-    if (left_bytes < kLeastLeftBytes || took < kLeastTime) return;
+    if (left_bytes < kLeastLeftBytes || took < kLeastTime) {
+        return;
+    }
     const double line = took.count() / static_cast<double>(left_bytes);
     // If nothing remained unsent, the line could have carried more; or only the local buffers accepted the data, some
     // of which may be invisible here. So such a measurement may lower the time per byte but not raise it.

@@ -55,7 +55,9 @@ std::vector<std::uint64_t> Recorder::words() {
 std::size_t Recorder::payload_bytes() {
     const std::lock_guard lock(mutex_);
     std::size_t bytes = 0;
-    for (const auto& frame : frames_) bytes += frame.payload.size();
+    for (const auto& frame : frames_) {
+        bytes += frame.payload.size();
+    }
     return bytes;
 }
 
@@ -72,9 +74,13 @@ std::size_t Recorder::times_closed() {
 std::span<std::byte> Recorder::bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     const auto found = transfers_.find(transfer);
-    if (found == transfers_.end()) return {};
+    if (found == transfers_.end()) {
+        return {};
+    }
     auto& memory = found->second;
-    if (offset > memory.size() || bytes > memory.size() - offset) return {};
+    if (offset > memory.size() || bytes > memory.size() - offset) {
+        return {};
+    }
     return std::span(memory).subspan(static_cast<std::size_t>(offset), bytes);
 }
 
@@ -92,7 +98,9 @@ void Recorder::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> paylo
 }
 
 void Recorder::on_closed(const Error& cause) {
-    if (when_closed) when_closed(cause);
+    if (when_closed) {
+        when_closed(cause);
+    }
     const std::lock_guard lock(mutex_);
     cause_ = cause;
     ++times_closed_;
@@ -106,7 +114,9 @@ Status append_word(wire::Channel& channel, std::uint64_t word, wire::FrameType t
 bool eventually(const std::function<bool()>& holds) {
     const auto deadline = transport::Clock::now() + kTimeout;
     while (!holds()) {
-        if (transport::Clock::now() > deadline) return false;
+        if (transport::Clock::now() > deadline) {
+            return false;
+        }
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return true;

@@ -24,7 +24,9 @@ class Polling : public ::testing::TestWithParam<Transport> {
         EXPECT_TRUE(eventually([&] { return recorder.payload_bytes() >= count * 8; }));
         const auto words = recorder.words();
         ASSERT_EQ(words.size(), count);
-        for (std::uint64_t i = 0; i < count; ++i) ASSERT_EQ(words[i], i);
+        for (std::uint64_t i = 0; i < count; ++i) {
+            ASSERT_EQ(words[i], i);
+        }
     }
 };
 
@@ -75,18 +77,24 @@ TEST_P(Polling, SeveralThreadsPollUnderLoad) {
         pollers.emplace_back([&, i] {
             while (!over) {
                 Channel::PollingReceiver receiver(pair.server);
-                for (int n = 0; n < 10 << i; ++n) receiver.poll();
+                for (int n = 0; n < 10 << i; ++n) {
+                    receiver.poll();
+                }
                 std::this_thread::yield();
             }
         });
     }
     std::thread bulk([&] { EXPECT_TRUE(pair.client.append_bulk(1, 0, data).ok()); });
-    for (std::uint64_t i = 0; i < kCount; ++i) ASSERT_TRUE(append_word(pair.client, i).ok());
+    for (std::uint64_t i = 0; i < kCount; ++i) {
+        ASSERT_TRUE(append_word(pair.client, i).ok());
+    }
     bulk.join();
     EXPECT_TRUE(pair.server_side.wait_bulk_bytes(kData));
     expect_words(pair.server_side, kCount);
     over = true;
-    for (auto& poller : pollers) poller.join();
+    for (auto& poller : pollers) {
+        poller.join();
+    }
     EXPECT_EQ(landed, data);
 }
 
@@ -97,11 +105,15 @@ TEST_P(Polling, FramesAfterThePollGoToTheReader) {
         {
             Channel::PollingReceiver receiver(pair.server);
             std::this_thread::sleep_for(2ms);
-            if (i % 2 == 0) receiver.poll();
+            if (i % 2 == 0) {
+                receiver.poll();
+            }
             if (i % 3 == 0) {
                 ASSERT_TRUE(append_word(pair.client, i).ok());
             }
-            if (i % 6 == 0) std::this_thread::sleep_for(1ms);  // the record has arrived and is not yet received
+            if (i % 6 == 0) {
+                std::this_thread::sleep_for(1ms);  // the record has arrived and is not yet received
+            }
         }
         if (i % 3 != 0) {
             ASSERT_TRUE(append_word(pair.client, i).ok());
@@ -156,7 +168,9 @@ TEST_P(Polling, PartialFrameDoesNotBlockPoll) {
     const std::span<const std::byte> bytes(frame);
     ASSERT_TRUE(send_all(*peer, bytes.first(40)).ok());
     Channel::PollingReceiver receiver(channel);
-    for (int i = 0; i < 1000; ++i) receiver.poll();  // returns every time
+    for (int i = 0; i < 1000; ++i) {
+        receiver.poll();  // returns every time
+    }
     EXPECT_TRUE(recorder.frames().empty());
     ASSERT_TRUE(send_all(*peer, bytes.subspan(40)).ok());
     EXPECT_TRUE(recorder.wait_frames(1)) << "the reader waits for a thread that stopped polling";

@@ -104,7 +104,9 @@ TEST_P(BrokenChannels, DamagedBulkDataArrivesUnchecked) {
     ASSERT_TRUE(pair.client.append_bulk(1, 0, data).ok());
     ASSERT_TRUE(pair.server_side.wait_bulk_bytes(data.size()));
     std::size_t different = 0;
-    for (std::size_t i = 0; i < data.size(); ++i) different += landed[i] != data[i] ? 1 : 0;
+    for (std::size_t i = 0; i < data.size(); ++i) {
+        different += landed[i] != data[i] ? 1 : 0;
+    }
     EXPECT_EQ(different, 1u);
     EXPECT_TRUE(pair.server.error().ok());
 }
@@ -140,7 +142,9 @@ TEST_P(BrokenChannels, AttachFromOnClosed) {
     Channel server(std::move(ends.second), server_side, limits);
     std::atomic<bool> once{true};
     client_side.when_closed = [&](const Error&) {
-        if (!once.exchange(false)) return;
+        if (!once.exchange(false)) {
+            return;
+        }
         EXPECT_TRUE(client.attach(std::move(second.first), server.last_received()).ok());
     };
     client.start();
@@ -207,7 +211,9 @@ class Reconnecting {
     // Random cuts continue until `calm` is set.
     Ends next_ends() {
         auto ends = transport_.connected_pair();
-        if (calm_) return ends;
+        if (calm_) {
+            return ends;
+        }
         Faults faults;
         faults.seed = random_();
         faults.split_bytes = 2000;
@@ -259,7 +265,9 @@ TEST_P(BrokenChannels, ManyCutsLoseAndDuplicateNothing) {
     const auto& landed = session.server_side_.expect_transfer(1, data.size());
     std::atomic<int> done{0};
     std::thread commands([&] {
-        for (std::uint64_t i = 0; i < kWords; ++i) ASSERT_TRUE(append_word(*session.client_, i).ok());
+        for (std::uint64_t i = 0; i < kWords; ++i) {
+            ASSERT_TRUE(append_word(*session.client_, i).ok());
+        }
     });
     std::thread bulk([&] { ASSERT_TRUE(session.client_->append_bulk(1, 0, data, [&] { ++done; }).ok()); });
     std::thread replies([&] {
@@ -278,7 +286,9 @@ TEST_P(BrokenChannels, ManyCutsLoseAndDuplicateNothing) {
     for (auto* side : {&session.server_side_, &session.client_side_}) {
         const auto words = side->words();
         ASSERT_EQ(words.size(), kWords);
-        for (std::uint64_t i = 0; i < kWords; ++i) ASSERT_EQ(words[i], i);
+        for (std::uint64_t i = 0; i < kWords; ++i) {
+            ASSERT_EQ(words[i], i);
+        }
     }
     EXPECT_TRUE(landed == data);
     EXPECT_EQ(done, 1);

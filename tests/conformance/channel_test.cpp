@@ -24,10 +24,14 @@ class Channels : public ::testing::TestWithParam<Transport> {
 TEST_P(Channels, RecordsArriveInOrder) {
     ChannelPair pair(ends());
     constexpr std::uint64_t kCount = 20'000;
-    for (std::uint64_t i = 0; i < kCount; ++i) ASSERT_TRUE(append_word(pair.client, i).ok());
+    for (std::uint64_t i = 0; i < kCount; ++i) {
+        ASSERT_TRUE(append_word(pair.client, i).ok());
+    }
     ASSERT_TRUE(eventually([&] { return pair.server_side.payload_bytes() == kCount * 8; }));
     const auto words = pair.server_side.words();
-    for (std::uint64_t i = 0; i < kCount; ++i) ASSERT_EQ(words[i], i);
+    for (std::uint64_t i = 0; i < kCount; ++i) {
+        ASSERT_EQ(words[i], i);
+    }
 }
 
 // There is one order for all threads: values of a shared counter that `fill` reads arrive sorted.
@@ -48,10 +52,14 @@ TEST_P(Channels, OneOrderAcrossThreads) {
             }
         });
     }
-    for (auto& thread : threads) thread.join();
+    for (auto& thread : threads) {
+        thread.join();
+    }
     ASSERT_TRUE(eventually([&] { return pair.server_side.payload_bytes() == kThreads * kEach * 8; }));
     const auto words = pair.server_side.words();
-    for (std::uint64_t i = 0; i < words.size(); ++i) ASSERT_EQ(words[i], i);
+    for (std::uint64_t i = 0; i < words.size(); ++i) {
+        ASSERT_EQ(words[i], i);
+    }
 }
 
 TEST_P(Channels, KindsKeepTheirOrder) {
@@ -85,12 +93,15 @@ TEST_P(Channels, RecordsArePaddedWithZerosAndAligned) {
     }
     ASSERT_TRUE(eventually([&] { return pair.server_side.payload_bytes() == 8 * 8 + 8 * 16 + 24; }));
     std::vector<std::byte> all;
-    for (const auto& frame : pair.server_side.frames())
+    for (const auto& frame : pair.server_side.frames()) {
         all.insert(all.end(), frame.payload.begin(), frame.payload.end());
+    }
     std::size_t at = 0;
     for (std::size_t bytes = 1; bytes <= 17; ++bytes) {
         const std::size_t end = at + (bytes + 7) / 8 * 8;
-        for (std::size_t i = 0; at < end; ++i, ++at) ASSERT_EQ(all[at], i < bytes ? std::byte{0x5a} : std::byte{0});
+        for (std::size_t i = 0; at < end; ++i, ++at) {
+            ASSERT_EQ(all[at], i < bytes ? std::byte{0x5a} : std::byte{0});
+        }
     }
 }
 
@@ -117,7 +128,9 @@ TEST_P(Channels, WritesCarryManyFrames) {
     const bool by_callers = connections.first->sends_by_copying() && spinning_pays();
     ChannelPair pair(std::move(connections), limits);
     constexpr std::uint64_t kCount = 50'000;
-    for (std::uint64_t i = 0; i < kCount; ++i) ASSERT_TRUE(append_word(pair.client, i).ok());
+    for (std::uint64_t i = 0; i < kCount; ++i) {
+        ASSERT_TRUE(append_word(pair.client, i).ok());
+    }
     ASSERT_TRUE(pair.client.flush().ok());
     const auto counters = pair.client.counters();
     EXPECT_GE(counters.frames_sent, kCount * 8 / 1024);
@@ -136,11 +149,15 @@ TEST(CopyingChannel, BatchesRecordsWhenThePeerLags) {
     constexpr std::uint64_t kCount = 10'000;
     for (const Transport& transport : all_transports()) {
         auto [here, there] = transport.connected_pair();  // the other end is not read
-        if (!here->sends_by_copying()) continue;
+        if (!here->sends_by_copying()) {
+            continue;
+        }
         Recorder recorder;
         Channel channel(std::move(here), recorder);
         channel.start();
-        for (std::uint64_t i = 0; i < kCount; ++i) ASSERT_TRUE(append_word(channel, i).ok());
+        for (std::uint64_t i = 0; i < kCount; ++i) {
+            ASSERT_TRUE(append_word(channel, i).ok());
+        }
         ASSERT_TRUE(eventually([&] { return channel.counters().bytes_sent >= kCount * 8; }));
         EXPECT_LT(channel.counters().frames_sent, kCount / 2) << transport.name;
         channel.close(std::chrono::milliseconds(0));
@@ -250,7 +267,9 @@ TEST_P(Channels, SilentReceiverAcknowledges) {
     limits.frame_bytes = 1u << 10;
     ChannelPair pair(ends(), limits);
     const auto payload = pattern(3000, 9);
-    for (int i = 0; i < 50; ++i) ASSERT_TRUE(pair.client.append_frame(FrameType::control, payload).ok());
+    for (int i = 0; i < 50; ++i) {
+        ASSERT_TRUE(pair.client.append_frame(FrameType::control, payload).ok());
+    }
     ASSERT_TRUE(pair.server_side.wait_frames(50));
     EXPECT_GT(pair.server.counters().frames_sent, 0u);
 }
@@ -289,7 +308,9 @@ TEST_P(Channels, PingPong) {
 TEST_P(Channels, CloseDeliversPendingRecords) {
     ChannelPair pair(ends());
     constexpr std::uint64_t kCount = 30'000;
-    for (std::uint64_t i = 0; i < kCount; ++i) ASSERT_TRUE(append_word(pair.client, i).ok());
+    for (std::uint64_t i = 0; i < kCount; ++i) {
+        ASSERT_TRUE(append_word(pair.client, i).ok());
+    }
     pair.client.close(10s);
     ASSERT_TRUE(pair.server_side.wait_closed());
     EXPECT_EQ(pair.server_side.words().size(), kCount);
@@ -326,7 +347,9 @@ TEST_P(Channels, CloseWakesBlockedProducersAndTransfers) {
     }
     std::this_thread::sleep_for(30ms);
     pair.client.close(10ms);
-    for (auto& producer : producers) producer.join();
+    for (auto& producer : producers) {
+        producer.join();
+    }
     EXPECT_EQ(done, 3);
     pair.server_side.let_go();
 }

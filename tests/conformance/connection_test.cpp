@@ -54,7 +54,9 @@ TEST_P(Connections, SendNothing) {
 TEST_P(Connections, TakeManyPiecesInOneSend) {
     const auto data = pattern(1500, 3);
     std::vector<ConstBuffer> buffers;
-    for (const auto& byte : data) buffers.emplace_back(&byte, 1);
+    for (const auto& byte : data) {
+        buffers.emplace_back(&byte, 1);
+    }
     ASSERT_TRUE(client_->send(buffers).ok());
     std::vector<std::byte> received(data.size());
     ASSERT_TRUE(transport::receive_exactly(*server_, received).ok());
@@ -112,7 +114,9 @@ TEST_P(Connections, ShutdownWakesSender) {
         client_->shutdown();
     });
     Status status;
-    for (int i = 0; status.ok() && i < 4096; ++i) status = send_all(*client_, data);  // the peer does not read
+    for (int i = 0; status.ok() && i < 4096; ++i) {
+        status = send_all(*client_, data);  // the peer does not read
+    }
     other.join();
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::closed);

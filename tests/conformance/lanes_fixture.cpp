@@ -52,7 +52,9 @@ std::size_t LaneRecorder::times_ended() {
 std::span<std::byte> LaneRecorder::piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     const auto found = transfers_.find(transfer);
-    if (found == transfers_.end() || offset > found->second.size() || bytes > found->second.size() - offset) return {};
+    if (found == transfers_.end() || offset > found->second.size() || bytes > found->second.size() - offset) {
+        return {};
+    }
     ++in_progress_;
     return std::span(found->second).subspan(static_cast<std::size_t>(offset), bytes);
 }

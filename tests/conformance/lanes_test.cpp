@@ -56,7 +56,9 @@ void EveryLane::carry_data_both_ways(wire::CompressionMode compression) {
             });
         }
     }
-    for (auto& thread : threads) thread.join();
+    for (auto& thread : threads) {
+        thread.join();
+    }
     EXPECT_EQ(done, 2 * kTransfers * kPieces);
     ASSERT_TRUE(pair.client.wait_landed(pair.server.sent_up_to()));
     ASSERT_TRUE(pair.server.wait_landed(pair.client.sent_up_to()));
@@ -99,7 +101,9 @@ TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
     auto [fast_here, fast_there] = inproc_pair();
     ASSERT_TRUE(pair.client.add(1, std::move(fast_here)).ok());
     ASSERT_TRUE(pair.server.add(1, std::move(fast_there)).ok());
-    for (std::size_t i = 1; i < kCount; ++i) ASSERT_TRUE(send(i));
+    for (std::size_t i = 1; i < kCount; ++i) {
+        ASSERT_TRUE(send(i));
+    }
     ASSERT_TRUE(pair.server_side.wait_pieces(kCount - kMaxInASlowLane));
     EXPECT_LT(pair.server_side.pieces(), kCount);
 
@@ -305,7 +309,9 @@ class HostileLane : public ::testing::Test {
     }
     // Fills in the payload's true size unless the header already has one.
     void send_frame(wire::FrameHeader header, std::span<const std::byte> payload) {
-        if (header.payload_bytes == 0) header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+        if (header.payload_bytes == 0) {
+            header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+        }
         header.payload_crc = wire::payload_crc(header.type, payload);
         std::array<std::byte, wire::kHeaderBytes> head;
         wire::encode(header, head);

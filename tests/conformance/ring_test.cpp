@@ -168,7 +168,9 @@ TEST(Ring, CarriesAllBytesBetweenSleepingThreads) {
     std::atomic<int> room_bell{0};
     const auto data = pattern(kTotal, 7);
     const auto sleep_at = [](std::atomic<int>& bell) {
-        while (bell.exchange(0, std::memory_order_relaxed) == 0) std::this_thread::yield();
+        while (bell.exchange(0, std::memory_order_relaxed) == 0) {
+            std::this_thread::yield();
+        }
     };
     std::thread sender([&] {
         std::minstd_rand random(8);
@@ -178,8 +180,12 @@ TEST(Ring, CarriesAllBytesBetweenSleepingThreads) {
             const auto taken = writer.write(std::span(data).subspan(sent, want));
             ASSERT_TRUE(taken.ok());
             sent += *taken;
-            if (writer.publish()) data_bell.store(1, std::memory_order_relaxed);
-            if (*taken == 0 && writer.prepare_to_sleep()) sleep_at(room_bell);
+            if (writer.publish()) {
+                data_bell.store(1, std::memory_order_relaxed);
+            }
+            if (*taken == 0 && writer.prepare_to_sleep()) {
+                sleep_at(room_bell);
+            }
         }
     });
     std::minstd_rand random(9);
@@ -190,8 +196,12 @@ TEST(Ring, CarriesAllBytesBetweenSleepingThreads) {
         const auto count = reader.read(std::span(received).subspan(got, want));
         ASSERT_TRUE(count.ok());
         got += *count;
-        if (reader.release()) room_bell.store(1, std::memory_order_relaxed);
-        if (*count == 0 && reader.prepare_to_sleep()) sleep_at(data_bell);
+        if (reader.release()) {
+            room_bell.store(1, std::memory_order_relaxed);
+        }
+        if (*count == 0 && reader.prepare_to_sleep()) {
+            sleep_at(data_bell);
+        }
     }
     sender.join();
     EXPECT_TRUE(received == data);

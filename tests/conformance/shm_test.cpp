@@ -57,7 +57,9 @@ void expect_exchange(transport::Connection& from, transport::Connection& to) {
 
 std::vector<UniqueFd> copies_of(const std::vector<int>& descriptors) {
     std::vector<UniqueFd> copies;
-    for (const int descriptor : descriptors) copies.emplace_back(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+    for (const int descriptor : descriptors) {
+        copies.emplace_back(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+    }
     return copies;
 }
 
@@ -99,7 +101,9 @@ TEST(Shm, DescriptorsDoNotSurviveExec) {
     for (auto* end : {client.get(), server.get()}) {
         const auto descriptors = end->descriptors();
         EXPECT_EQ(descriptors.size(), 4u);
-        for (const int descriptor : descriptors) EXPECT_TRUE(::fcntl(descriptor, F_GETFD) & FD_CLOEXEC);
+        for (const int descriptor : descriptors) {
+            EXPECT_TRUE(::fcntl(descriptor, F_GETFD) & FD_CLOEXEC);
+        }
     }
 }
 
@@ -222,7 +226,9 @@ TEST(Choose, ServerIsFoundByTheHostsName) {
     const auto beside = transport::listen_beside(bound);
     ASSERT_TRUE(beside.ok() && *beside != nullptr);
     const auto addresses = transport::tcp::resolve({name.data(), bound.port}, Clock::now() + 10s);
-    if (!addresses) GTEST_SKIP() << addresses.error().message;
+    if (!addresses) {
+        GTEST_SKIP() << addresses.error().message;
+    }
     auto connection = transport::connect({name.data(), bound.port}, Choice::shm, Clock::now() + 10s);
     EXPECT_TRUE(connection.ok()) << connection.error().message;
 }
@@ -241,7 +247,9 @@ TEST(Choose, ServerAtAnInterfaceAddress) {
                            text.size());
     }
     ::freeifaddrs(all);
-    if (!host) GTEST_SKIP() << "no interface but the loopback's";
+    if (!host) {
+        GTEST_SKIP() << "no interface but the loopback's";
+    }
     const auto tcp = *transport::tcp::listen({*host, 0});
     const auto bound = *Endpoint::parse(tcp->address());
     const auto beside = transport::listen_beside(bound);

@@ -87,24 +87,36 @@ bool switch_loopback(bool on) {
 // Sends data after the network is gone, and waits for an answer. The child's exit status is the verdict.
 enum Verdict { kNoticed, kNoNetwork, kWrong };
 Verdict send_into_nothing(bool polls) {
-    if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return kNoNetwork;
-    if (!switch_loopback(true)) return kNoNetwork;
+    if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
+        return kNoNetwork;
+    }
+    if (!switch_loopback(true)) {
+        return kNoNetwork;
+    }
     auto [client, server] = plain_transports().front().connected_pair();
     auto impatient = tcp::adopt(::dup(client->native_handle()), 1200ms);
-    if (!impatient) return kWrong;
+    if (!impatient) {
+        return kWrong;
+    }
     client = std::move(*impatient);
     expect_exchange(*client, *server);
-    if (!switch_loopback(false)) return kNoNetwork;
+    if (!switch_loopback(false)) {
+        return kNoNetwork;
+    }
     const auto data = pattern(100, 1);
     const ConstBuffer buffers[] = {data};
-    if (!client->send(buffers)) return kWrong;
+    if (!client->send(buffers)) {
+        return kWrong;
+    }
     std::vector<std::byte> received(data.size());
     for (;;) {
         const Status status = polls ? client->wait_arrival() : [&]() -> Status {
             const auto got = client->receive(received);
             return got ? Status() : Status(got.error());
         }();
-        if (!status) return status.error().code == ErrorCode::timed_out ? kWrong : kNoticed;
+        if (!status) {
+            return status.error().code == ErrorCode::timed_out ? kWrong : kNoticed;
+        }
     }
 }
 
@@ -119,14 +131,18 @@ TEST(Tcp, VanishedPeerIsDetected) {
         int status = 0;
         ASSERT_EQ(::waitpid(child, &status, 0), child);
         ASSERT_TRUE(WIFEXITED(status)) << "the child is still waiting";
-        if (WEXITSTATUS(status) == kNoNetwork) GTEST_SKIP() << "this test needs its own network namespace";
+        if (WEXITSTATUS(status) == kNoNetwork) {
+            GTEST_SKIP() << "this test needs its own network namespace";
+        }
         EXPECT_EQ(WEXITSTATUS(status), kNoticed) << (polls ? "by wait_arrival()" : "by receive()");
     }
 }
 
 TEST(Tcp, ListensOnIpv6) {
     auto listener = tcp::listen({"::1", 0});
-    if (!listener) GTEST_SKIP() << "no IPv6 here: " << listener.error().message;
+    if (!listener) {
+        GTEST_SKIP() << "no IPv6 here: " << listener.error().message;
+    }
     auto endpoint = Endpoint::parse((*listener)->address());
     ASSERT_TRUE(endpoint.ok());
     EXPECT_NE(endpoint->port, 0);
@@ -175,7 +191,9 @@ TEST(Tcp, UnansweredConnectionTimesOut) {
     const auto before = Clock::now();
     for (int i = 0; i < 8; ++i) {
         last = tcp::connect({"127.0.0.1", ntohs(address.sin_port)}, Clock::now() + 200ms);
-        if (!last) break;
+        if (!last) {
+            break;
+        }
         fillers.push_back(std::move(*last));
     }
     ::close(descriptor);

@@ -57,11 +57,17 @@ class AdoptingListener final : public transport::Listener {
     explicit AdoptingListener(std::unique_ptr<transport::Listener> inner) : inner_(std::move(inner)) {}
     Result<std::unique_ptr<transport::Connection>> accept() override {
         auto accepted = inner_->accept();
-        if (!accepted) return accepted;
+        if (!accepted) {
+            return accepted;
+        }
         // Receives the descriptors that the client sent beside its data; no data has been read yet.
-        if (const Status greeted = (*accepted)->send({}); !greeted) return greeted.error();
+        if (const Status greeted = (*accepted)->send({}); !greeted) {
+            return greeted.error();
+        }
         std::vector<UniqueFd> descriptors;
-        for (const int descriptor : (*accepted)->descriptors()) descriptors.emplace_back(::dup(descriptor));
+        for (const int descriptor : (*accepted)->descriptors()) {
+            descriptors.emplace_back(::dup(descriptor));
+        }
         return transport::adopt(std::move(descriptors));
     }
     void shutdown() noexcept override { inner_->shutdown(); }
@@ -82,7 +88,9 @@ Transport faulty(const Transport& plain, const std::string& suffix, const Faults
                 return {std::make_unique<transport::faulty::FaultyListener>(std::move(meeting.listener), faults),
                         [connect = meeting.connect, faults]() -> Result<std::unique_ptr<transport::Connection>> {
                             auto connection = connect();
-                            if (!connection) return connection;
+                            if (!connection) {
+                                return connection;
+                            }
                             auto other = faults;
                             other.seed += 1000;
                             std::unique_ptr<transport::Connection> wrapped =

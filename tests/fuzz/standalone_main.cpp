@@ -20,7 +20,9 @@ constexpr std::size_t kHeaderBytes = 128;  // damage here has more effects than 
 
 Input mutate(const Input& seed, std::mt19937& random) {
     Input input = seed;
-    if (random() % 4 == 0 && !input.empty()) input.resize(random() % input.size());
+    if (random() % 4 == 0 && !input.empty()) {
+        input.resize(random() % input.size());
+    }
     const unsigned changes = 1 + random() % 8;
     for (unsigned i = 0; i < changes && !input.empty(); ++i) {
         const std::size_t range = random() % 2 == 0 ? std::min(input.size(), kHeaderBytes) : input.size();
@@ -50,7 +52,9 @@ int main(int argc, char** argv) {
         Input input = mutate(seeds[random() % seeds.size()], random);
         if (input.empty()) {
             input.resize(random() % kMaxRandomBytes);
-            for (auto& byte : input) byte = static_cast<std::uint8_t>(random());
+            for (auto& byte : input) {
+                byte = static_cast<std::uint8_t>(random());
+            }
         }
         LLVMFuzzerTestOneInput(input.data(), input.size());
     }

@@ -26,7 +26,9 @@ constexpr std::size_t kMaxInputBytes = 16u << 10;
 constexpr std::uint64_t kTransferBytes = 4096;
 
 void require(bool condition) {
-    if (!condition) std::abort();
+    if (!condition) {
+        std::abort();
+    }
 }
 
 // The same for pieces that arrive over lanes.
@@ -34,7 +36,9 @@ class CheckingLaneReceiver final : public wire::LaneReceiver {
   public:
     std::span<std::byte> piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override {
         require(bytes > 0 && bytes <= wire::Lanes::kMaxPieceBytes);
-        if (transfer > 3 || offset > kTransferBytes || bytes > kTransferBytes - offset) return {};
+        if (transfer > 3 || offset > kTransferBytes || bytes > kTransferBytes - offset) {
+            return {};
+        }
         ++in_progress_;
         return std::span(memory_).subspan(offset, bytes);
     }
@@ -57,7 +61,9 @@ class CheckingReceiver final : public wire::Receiver {
   public:
     std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override {
         require(bytes > 0 && bytes <= wire::kMaxPayloadBytes);
-        if (transfer > 3 || offset > kTransferBytes || bytes > kTransferBytes - offset) return {};
+        if (transfer > 3 || offset > kTransferBytes || bytes > kTransferBytes - offset) {
+            return {};
+        }
         return std::span(memory_).subspan(offset, bytes);
     }
     void on_bulk(std::uint64_t, std::uint64_t offset, std::size_t bytes) override {
@@ -109,9 +115,13 @@ std::vector<std::byte> frames_from(Bytes input) {
 }
 
 void feed_decoder(Bytes stream) {
-    if (stream.size() < wire::kHeaderBytes) return;
+    if (stream.size() < wire::kHeaderBytes) {
+        return;
+    }
     const auto header = wire::decode(stream.first<wire::kHeaderBytes>());
-    if (!header) return;
+    if (!header) {
+        return;
+    }
     std::array<std::byte, wire::kHeaderBytes> again;
     wire::encode(*header, again);
     require(std::memcmp(again.data(), stream.data(), again.size()) == 0);
@@ -122,7 +132,9 @@ void feed_handshake(Bytes stream) {
     const transport::ConstBuffer buffers[] = {stream};
     require(there->send(buffers).ok());
     there->shutdown();
-    while (auto frame = wire::read_frame(*here, 4096)) require(frame->payload.size() <= 4096);
+    while (auto frame = wire::read_frame(*here, 4096)) {
+        require(frame->payload.size() <= 4096);
+    }
 }
 
 void feed_channel(Bytes stream) {
@@ -152,12 +164,18 @@ void feed_lane(Bytes stream) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-    if (size == 0 || size > kMaxInputBytes) return 0;
+    if (size == 0 || size > kMaxInputBytes) {
+        return 0;
+    }
     const Bytes input = std::as_bytes(std::span(data + 1, size - 1));
     std::vector<std::byte> built;
-    if (data[0] != 0) built = frames_from(input);
+    if (data[0] != 0) {
+        built = frames_from(input);
+    }
     const Bytes stream = data[0] == 0 ? input : Bytes(built);
-    if (stream.size() > kPipeBytes) return 0;
+    if (stream.size() > kPipeBytes) {
+        return 0;
+    }
     feed_decoder(stream);
     feed_handshake(stream);
     feed_channel(stream);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "client/core/dispatch/unsupported.h"
 #include "client/core/memory/mapped_memory.h"
 #include "client/core/session/runtime.h"
 #include "client/core/tracing/trace.h"

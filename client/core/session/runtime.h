@@ -26,11 +26,4 @@ CUresult initialize(unsigned flags) noexcept;
 // They consist of calls, so the definition is in calls/private_view.cpp.
 void start_session(Session& session);
 
-// Logs a refused call, once per symbol.
-void note_refused(std::uint16_t opcode) noexcept;
-// Logs, once per call, that the server's driver returned CUDA_ERROR_NOT_SUPPORTED.
-void note_unsupported(std::uint16_t opcode) noexcept;
-// The call was not sent, since client and server have not agreed on it: said once per call.
-void note_not_agreed(const Session& session, std::uint16_t opcode) noexcept;
-
 }  // namespace gpupool::client

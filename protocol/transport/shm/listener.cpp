@@ -23,7 +23,9 @@ class SocketFile {
   public:
     SocketFile() = default;
     explicit SocketFile(std::string path) : path_(std::move(path)) {
-        if (::stat(path_.c_str(), &facts_) != 0) path_.clear();
+        if (::stat(path_.c_str(), &facts_) != 0) {
+            path_.clear();
+        }
     }
     ~SocketFile() {
         struct stat now {};
@@ -64,20 +66,28 @@ Result<std::unique_ptr<Connection>> ShmListener::accept() {
     for (;;) {
         UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
         const int error = errno;
-        if (shut_down_.load(std::memory_order_acquire)) return Error{ErrorCode::closed, "the listener was closed"};
+        if (shut_down_.load(std::memory_order_acquire)) {
+            return Error{ErrorCode::closed, "the listener was closed"};
+        }
         if (socket) {
             auto peer = name_of_peer(socket.get());
-            if (!peer) continue;
+            if (!peer) {
+                continue;
+            }
             return std::unique_ptr<Connection>(std::make_unique<Arrival>(std::move(socket), std::move(*peer)));
         }
-        if (const auto failure = accept_failure(error)) return *failure;
+        if (const auto failure = accept_failure(error)) {
+            return *failure;
+        }
     }
 }
 
 // Blocking, unlike the sockets of open_socket(): accept() blocks on it.
 Result<UniqueFd> bind_socket(const LocalAddress& address) {
     UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!socket) return system_error("socket", errno);
+    if (!socket) {
+        return system_error("socket", errno);
+    }
     if (::bind(socket.get(), address.get(), address.bytes) != 0 || ::listen(socket.get(), kBacklog) != 0) {
         return Error{ErrorCode::unavailable, system_error("bind", errno).message};
     }
@@ -94,7 +104,9 @@ bool is_socket(const std::string& path) {
 Result<std::unique_ptr<Listener>> listen_at_path(const std::string& path) {
     const std::string what = fmt::format("cannot listen on unix:{}", path);
     const auto address = LocalAddress::of_path(path);
-    if (!address) return address.error().within(what);
+    if (!address) {
+        return address.error().within(what);
+    }
     if (is_socket(path)) {
         if (connect_socket(*address)) {
             return Error{ErrorCode::unavailable, what + ": another process listens there"};
@@ -102,16 +114,22 @@ Result<std::unique_ptr<Listener>> listen_at_path(const std::string& path) {
         ::unlink(path.c_str());
     }
     auto socket = bind_socket(*address);
-    if (!socket) return socket.error().within(what);
+    if (!socket) {
+        return socket.error().within(what);
+    }
     return std::unique_ptr<Listener>(
         std::make_unique<ShmListener>(std::move(*socket), SocketFile(path), "unix:" + path));
 }
 
 Result<std::unique_ptr<Listener>> listen_at_name(const std::string& name) {
     const auto address = LocalAddress::abstract(name);
-    if (!address) return address.error();
+    if (!address) {
+        return address.error();
+    }
     auto socket = bind_socket(*address);
-    if (!socket) return socket.error().within(fmt::format("cannot listen at the local name {}", name));
+    if (!socket) {
+        return socket.error().within(fmt::format("cannot listen at the local name {}", name));
+    }
     return std::unique_ptr<Listener>(std::make_unique<ShmListener>(std::move(*socket), SocketFile(), "local:" + name));
 }
 

@@ -37,15 +37,21 @@ Result<LocalAddress> LocalAddress::abstract(const std::string& name) {
 
 Result<UniqueFd> open_socket() {
     UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!socket) return system_error("socket", errno);
+    if (!socket) {
+        return system_error("socket", errno);
+    }
     return socket;
 }
 
 Result<UniqueFd> connect_socket(const LocalAddress& address) {
     auto socket = open_socket();
-    if (!socket) return socket;
+    if (!socket) {
+        return socket;
+    }
     while (::connect(socket->get(), address.get(), address.bytes) != 0) {
-        if (errno != EINTR) return Error{ErrorCode::unavailable, system_error("connect", errno).message};
+        if (errno != EINTR) {
+            return Error{ErrorCode::unavailable, system_error("connect", errno).message};
+        }
     }
     return socket;
 }
@@ -53,7 +59,9 @@ Result<UniqueFd> connect_socket(const LocalAddress& address) {
 Result<ucred> peer_of(int socket) {
     ucred peer{};
     socklen_t bytes = sizeof(peer);
-    if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) return system_error("SO_PEERCRED", errno);
+    if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
+        return system_error("SO_PEERCRED", errno);
+    }
     return peer;
 }
 
@@ -63,7 +71,9 @@ Status check_socket(int socket) {
         socklen_t bytes = sizeof(value);
         return ::getsockopt(socket, SOL_SOCKET, option, &value, &bytes) == 0 && value == expected;
     };
-    if (is(SO_DOMAIN, AF_UNIX) && is(SO_TYPE, SOCK_STREAM) && is(SO_ACCEPTCONN, 0)) return {};
+    if (is(SO_DOMAIN, AF_UNIX) && is(SO_TYPE, SOCK_STREAM) && is(SO_ACCEPTCONN, 0)) {
+        return {};
+    }
     return Error{ErrorCode::invalid_input, fmt::format("descriptor {} is not a Unix stream socket", socket)};
 }
 
@@ -73,8 +83,9 @@ Status send_with_descriptors(int socket, std::span<const std::byte> bytes, std::
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    if (descriptors.size() > kMaxMessageDescriptors)
+    if (descriptors.size() > kMaxMessageDescriptors) {
         return Error{ErrorCode::internal, "too many descriptors for one message"};
+    }
     if (!descriptors.empty()) {
         message.msg_control = control;
         message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
@@ -88,7 +99,9 @@ Status send_with_descriptors(int socket, std::span<const std::byte> bytes, std::
     do {
         sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     } while (sent < 0 && errno == EINTR);
-    if (sent == static_cast<ssize_t>(bytes.size())) return {};
+    if (sent == static_cast<ssize_t>(bytes.size())) {
+        return {};
+    }
     if (sent < 0 && (errno == EPIPE || errno == ECONNRESET)) {
         return Error{ErrorCode::closed, "the other side closed the connection"};
     }
@@ -108,10 +121,14 @@ Result<std::vector<UniqueFd>> receive_with_descriptors(int socket, std::span<std
     do {
         received = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     } while (received < 0 && errno == EINTR);
-    if (received < 0 && errno != ECONNRESET) return system_error("recvmsg", errno);
+    if (received < 0 && errno != ECONNRESET) {
+        return system_error("recvmsg", errno);
+    }
     std::vector<UniqueFd> descriptors;
     for (cmsghdr* entry = CMSG_FIRSTHDR(&message); entry != nullptr; entry = CMSG_NXTHDR(&message, entry)) {
-        if (entry->cmsg_level != SOL_SOCKET || entry->cmsg_type != SCM_RIGHTS) continue;
+        if (entry->cmsg_level != SOL_SOCKET || entry->cmsg_type != SCM_RIGHTS) {
+            continue;
+        }
         const std::size_t count = (entry->cmsg_len - CMSG_LEN(0)) / sizeof(int);
         for (std::size_t i = 0; i < count; ++i) {
             int descriptor = -1;
@@ -119,7 +136,9 @@ Result<std::vector<UniqueFd>> receive_with_descriptors(int socket, std::span<std
             descriptors.emplace_back(descriptor);
         }
     }
-    if (received <= 0) return Error{ErrorCode::closed, "the other side closed the connection"};
+    if (received <= 0) {
+        return Error{ErrorCode::closed, "the other side closed the connection"};
+    }
     if (static_cast<std::size_t>(received) != bytes.size() || (message.msg_flags & MSG_CTRUNC) != 0) {
         return Error{ErrorCode::invalid_input, "a message on a local socket has a wrong size"};
     }
@@ -129,9 +148,13 @@ Result<std::vector<UniqueFd>> receive_with_descriptors(int socket, std::span<std
 bool send_wakeup(int socket) noexcept {
     const char byte = 1;
     for (;;) {
-        if (::send(socket, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return true;
+        if (::send(socket, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) {
+            return true;
+        }
         // A socket full of wake-up bytes wakes its reader as well.
-        if (errno != EINTR) return errno == EAGAIN || errno == EWOULDBLOCK;
+        if (errno != EINTR) {
+            return errno == EAGAIN || errno == EWOULDBLOCK;
+        }
     }
 }
 
@@ -139,9 +162,15 @@ bool take_wakeups(int socket) noexcept {
     char bytes[256];
     for (;;) {
         const ssize_t count = ::recv(socket, bytes, sizeof(bytes), MSG_DONTWAIT);
-        if (count > 0) return true;
-        if (count == 0) return false;
-        if (errno != EINTR) return errno == EAGAIN || errno == EWOULDBLOCK;
+        if (count > 0) {
+            return true;
+        }
+        if (count == 0) {
+            return false;
+        }
+        if (errno != EINTR) {
+            return errno == EAGAIN || errno == EWOULDBLOCK;
+        }
     }
 }
 

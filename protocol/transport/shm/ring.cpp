@@ -32,14 +32,18 @@ RingWriter::RingWriter(RingMemory memory) noexcept
 
 Status RingWriter::refresh() {
     const std::uint64_t read = shared(memory_.control->read).load(std::memory_order_acquire);
-    if (written_ - read_ > memory_.bytes.size() || read - read_ > written_ - read_) return impossible("reader");
+    if (written_ - read_ > memory_.bytes.size() || read - read_ > written_ - read_) {
+        return impossible("reader");
+    }
     read_ = read;
     return {};
 }
 
 Result<std::size_t> RingWriter::write(ConstBuffer data) {
     const std::size_t capacity = memory_.bytes.size();
-    if (data.size() > capacity - std::min<std::uint64_t>(written_ - read_, capacity)) GPUPOOL_TRY(refresh());
+    if (data.size() > capacity - std::min<std::uint64_t>(written_ - read_, capacity)) {
+        GPUPOOL_TRY(refresh());
+    }
     const std::size_t total = std::min<std::size_t>(data.size(), capacity - (written_ - read_));
     for (std::size_t done = 0; done < total;) {  // at most two rounds: the ring may wrap around
         const std::size_t at = written_ & (capacity - 1);
@@ -58,7 +62,9 @@ bool RingWriter::fits(std::size_t bytes) noexcept {
 }
 
 bool RingWriter::publish() noexcept {
-    if (unpublished_ == 0) return false;
+    if (unpublished_ == 0) {
+        return false;
+    }
     unpublished_ = 0;
     shared(memory_.control->written).store(written_, std::memory_order_seq_cst);
     return take(memory_.control->reader_sleeps);
@@ -70,7 +76,9 @@ bool RingWriter::may_write() const noexcept {
 
 bool RingWriter::prepare_to_sleep() noexcept {
     shared(memory_.control->writer_sleeps).store(1, std::memory_order_seq_cst);
-    if (written_ - shared(memory_.control->read).load(std::memory_order_seq_cst) == memory_.bytes.size()) return true;
+    if (written_ - shared(memory_.control->read).load(std::memory_order_seq_cst) == memory_.bytes.size()) {
+        return true;
+    }
     stay_awake();
     return false;
 }
@@ -87,7 +95,9 @@ RingReader::RingReader(RingMemory memory) noexcept
 Status RingReader::refresh(std::uint64_t read) {
     const std::uint64_t written = shared(memory_.control->written).load(std::memory_order_acquire);
     const std::uint64_t ahead = written - read;
-    if (ahead > memory_.bytes.size() || ahead < written_ - read) return impossible("writer");
+    if (ahead > memory_.bytes.size() || ahead < written_ - read) {
+        return impossible("writer");
+    }
     written_ = written;
     return {};
 }
@@ -95,7 +105,9 @@ Status RingReader::refresh(std::uint64_t read) {
 Result<std::size_t> RingReader::read(MutableBuffer out) {
     const std::size_t capacity = memory_.bytes.size();
     std::uint64_t read = read_.load(std::memory_order_relaxed);
-    if (written_ - read < out.size()) GPUPOOL_TRY(refresh(read));
+    if (written_ - read < out.size()) {
+        GPUPOOL_TRY(refresh(read));
+    }
     const std::size_t total = std::min<std::size_t>(out.size(), written_ - read);
     for (std::size_t done = 0; done < total;) {
         const std::size_t at = read & (capacity - 1);

@@ -44,8 +44,12 @@ void look_up(const Endpoint& endpoint, Lookup& lookup) {
         asio::error_code error;
         const auto found = resolver.resolve(endpoint.host, std::to_string(endpoint.port),
                                             asio::ip::tcp::resolver::numeric_service, error);
-        for (const auto& entry : found) addresses.push_back(from_asio(entry.endpoint()));
-        if (error) failure = error.message();
+        for (const auto& entry : found) {
+            addresses.push_back(from_asio(entry.endpoint()));
+        }
+        if (error) {
+            failure = error.message();
+        }
     } catch (const std::exception& exception) {  // out of descriptors or memory
         failure = exception.what();
     }
@@ -59,14 +63,18 @@ void look_up(const Endpoint& endpoint, Lookup& lookup) {
 Result<Address> name_of(int descriptor, int (*query)(int, sockaddr*, socklen_t*), const char* operation) {
     Address address;
     address.bytes = sizeof(address.storage);
-    if (query(descriptor, address.get(), &address.bytes) != 0) return system_error(operation, errno);
+    if (query(descriptor, address.get(), &address.bytes) != 0) {
+        return system_error(operation, errno);
+    }
     return address;
 }
 
 }  // namespace
 
 std::string Address::to_string() const {
-    if (family() != AF_INET && family() != AF_INET6) return "local";
+    if (family() != AF_INET && family() != AF_INET6) {
+        return "local";
+    }
     AsioEndpoint endpoint;
     std::memcpy(endpoint.data(), &storage, std::min<std::size_t>(bytes, endpoint.capacity()));
     const std::string host = endpoint.address().to_string();
@@ -77,7 +85,9 @@ std::string Address::to_string() const {
 Result<std::vector<Address>> resolve(const Endpoint& endpoint, Clock::time_point deadline) {
     asio::error_code error;
     const auto literal = asio::ip::make_address(endpoint.host, error);
-    if (!error) return std::vector{from_asio(AsioEndpoint(literal, endpoint.port))};
+    if (!error) {
+        return std::vector{from_asio(AsioEndpoint(literal, endpoint.port))};
+    }
 
     // The system's resolver cannot be interrupted and may take far longer than the caller can wait. So it runs in a
     // thread that may outlive this call and accesses only `lookup`, which it shares.
@@ -111,10 +121,16 @@ bool is_own(const Address& address) {
     };
     const std::string_view host = host_of(address.get());
     constexpr char kLoopbackNet = 127;  // the whole net is local, although an interface lists only one address of it
-    if (host.empty()) return false;
-    if (host.size() == 4 && host.front() == kLoopbackNet) return true;
+    if (host.empty()) {
+        return false;
+    }
+    if (host.size() == 4 && host.front() == kLoopbackNet) {
+        return true;
+    }
     ifaddrs* first = nullptr;
-    if (::getifaddrs(&first) != 0) return false;
+    if (::getifaddrs(&first) != 0) {
+        return false;
+    }
     bool found = false;
     for (const ifaddrs* one = first; one != nullptr && !found; one = one->ifa_next) {
         found = one->ifa_addr != nullptr && host_of(one->ifa_addr) == host;

@@ -38,7 +38,9 @@ void set_option(int descriptor, int level, int name, int value) {
 // Leaves the buffer sizes to the kernel: setting them would disable its automatic tuning, which allows more than an
 // unprivileged process may request.
 void tune(int descriptor, int family) {
-    if (family != AF_INET && family != AF_INET6) return;
+    if (family != AF_INET && family != AF_INET6) {
+        return;
+    }
     set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
     set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
     set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdleSeconds);
@@ -62,7 +64,9 @@ Result<std::string> prepare(int descriptor) {
         return system_error("fcntl", errno);
     }
     auto peer = peer_address(descriptor);
-    if (!peer) return peer.error();
+    if (!peer) {
+        return peer.error();
+    }
     tune(descriptor, peer->family());
     const bool ip = peer->family() == AF_INET || peer->family() == AF_INET6;
     return ip ? "tcp " + peer->to_string() : std::string("local socket");
@@ -73,7 +77,9 @@ Result<std::string> prepare(int descriptor) {
 Result<std::unique_ptr<Connection>> adopt(int descriptor, std::chrono::milliseconds answer_timeout) {
     auto name = prepare(descriptor);
     if (!name) {
-        if (descriptor >= 0) ::close(descriptor);
+        if (descriptor >= 0) {
+            ::close(descriptor);
+        }
         return name.error();
     }
     return std::unique_ptr<Connection>(std::make_unique<TcpConnection>(descriptor, std::move(*name), answer_timeout));
@@ -83,11 +89,15 @@ TcpConnection::TcpConnection(int descriptor, std::string peer, std::chrono::mill
     : descriptor_(descriptor), peer_(std::move(peer)), answer_timeout_(answer_timeout) {}
 
 TcpConnection::~TcpConnection() {
-    if (descriptor_ >= 0) ::close(descriptor_);
+    if (descriptor_ >= 0) {
+        ::close(descriptor_);
+    }
 }
 
 Error TcpConnection::failure(const char* operation, int errno_value) const {
-    if (shut_down_.load(std::memory_order_acquire)) return {ErrorCode::closed, "the connection was closed"};
+    if (shut_down_.load(std::memory_order_acquire)) {
+        return {ErrorCode::closed, "the connection was closed"};
+    }
     if (errno_value == EPIPE || errno_value == ECONNRESET) {
         return {ErrorCode::closed, fmt::format("the connection to {} was broken by the other side", peer_)};
     }
@@ -100,20 +110,30 @@ Result<std::size_t> TcpConnection::send_once(std::span<const ConstBuffer> buffer
     std::size_t count = 0;
     for (std::size_t i = 0; i < buffers.size() && count < kMaxPieces; ++i) {
         const auto buffer = i == 0 ? buffers[i].subspan(done_bytes) : buffers[i];
-        if (!buffer.empty()) pieces[count++] = {const_cast<std::byte*>(buffer.data()), buffer.size()};
+        if (!buffer.empty()) {
+            pieces[count++] = {const_cast<std::byte*>(buffer.data()), buffer.size()};
+        }
     }
-    if (count == 0) return std::size_t{0};  // kMaxPieces is never reached by empty buffers
+    if (count == 0) {
+        return std::size_t{0};  // kMaxPieces is never reached by empty buffers
+    }
     msghdr message{};
     message.msg_iov = pieces.data();
     message.msg_iovlen = count;
     for (;;) {
         const ssize_t sent = ::sendmsg(descriptor_, &message, MSG_NOSIGNAL | flags);
-        if (sent >= 0) return static_cast<std::size_t>(sent);
-        if ((flags & MSG_DONTWAIT) != 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::size_t{0};
+        if (sent >= 0) {
+            return static_cast<std::size_t>(sent);
+        }
+        if ((flags & MSG_DONTWAIT) != 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            return std::size_t{0};
+        }
         if (errno == EAGAIN || errno == EWOULDBLOCK) {
             return Error{ErrorCode::timed_out, fmt::format("{} accepted no data in time", peer_)};
         }
-        if (errno != EINTR) return failure("send", errno);
+        if (errno != EINTR) {
+            return failure("send", errno);
+        }
     }
 }
 
@@ -125,8 +145,12 @@ Status TcpConnection::send(std::span<const ConstBuffer> buffers) {
     std::size_t done_bytes = 0;  // of buffers.front()
     while (!buffers.empty()) {
         const auto sent = send_once(buffers, done_bytes, 0);
-        if (!sent) return sent.error();
-        if (*sent == 0) return {};
+        if (!sent) {
+            return sent.error();
+        }
+        if (*sent == 0) {
+            return {};
+        }
         done_bytes += *sent;
         while (!buffers.empty() && done_bytes >= buffers.front().size()) {
             done_bytes -= buffers.front().size();
@@ -157,7 +181,9 @@ Clock::time_point TcpConnection::next_check() const {
 bool TcpConnection::vanished() noexcept {
     tcp_info info{};
     socklen_t bytes = sizeof(info);
-    if (::getsockopt(descriptor_, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;  // not TCP
+    if (::getsockopt(descriptor_, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) {
+        return false;  // not TCP
+    }
     const bool unanswered = (info.tcpi_unacked != 0 && info.tcpi_retransmits != 0) || info.tcpi_probes != 0;
     const auto now = Clock::now();
     const Clock::rep since = unanswered_since_.load(std::memory_order_relaxed);
@@ -176,11 +202,15 @@ Status TcpConnection::wait_readable() {
             unanswered_since_.store(0, std::memory_order_relaxed);  // the peer responds
             return {};
         }
-        if (ready < 0 && errno != EINTR) return failure("poll", errno);
+        if (ready < 0 && errno != EINTR) {
+            return failure("poll", errno);
+        }
         if (Clock::now() >= deadline_) {
             return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
         }
-        if (vanished()) return failure("receive", ETIMEDOUT);
+        if (vanished()) {
+            return failure("receive", ETIMEDOUT);
+        }
     }
 }
 
@@ -189,11 +219,21 @@ Result<std::size_t> TcpConnection::receive_now(MutableBuffer buffer, int flags) 
     for (;;) {
         const ssize_t received = ::recv(descriptor_, buffer.data(), buffer.size(), flags);
         // Data that arrived before this side's shutdown is still readable, but the reader has been asked to stop.
-        if (shut_down_.load(std::memory_order_acquire)) return failure("receive", 0);
-        if (received > 0) return static_cast<std::size_t>(received);
-        if (received == 0) return Error{ErrorCode::closed, fmt::format("{} closed the connection", peer_)};
-        if ((flags & MSG_DONTWAIT) != 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::size_t{0};
-        if (errno != EINTR) return failure("receive", errno);
+        if (shut_down_.load(std::memory_order_acquire)) {
+            return failure("receive", 0);
+        }
+        if (received > 0) {
+            return static_cast<std::size_t>(received);
+        }
+        if (received == 0) {
+            return Error{ErrorCode::closed, fmt::format("{} closed the connection", peer_)};
+        }
+        if ((flags & MSG_DONTWAIT) != 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            return std::size_t{0};
+        }
+        if (errno != EINTR) {
+            return failure("receive", errno);
+        }
     }
 }
 
@@ -203,7 +243,9 @@ Result<std::size_t> TcpConnection::receive_with_timeout(MutableBuffer buffer) {
 }
 
 Result<std::size_t> TcpConnection::receive(MutableBuffer buffer) {
-    if (deadline_ != kNoDeadline) return receive_with_timeout(buffer);
+    if (deadline_ != kNoDeadline) {
+        return receive_with_timeout(buffer);
+    }
     Result<std::size_t> received = std::size_t{0};
     const auto ready = [&] {
         received = receive_some(buffer);
@@ -219,14 +261,18 @@ Result<std::size_t> TcpConnection::receive_some(MutableBuffer buffer) {
 std::size_t TcpConnection::arrived_bytes() const noexcept {
     std::byte first;
     const ssize_t peeked = ::recv(descriptor_, &first, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (peeked < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
+    if (peeked < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+        return 0;
+    }
     int bytes = 0;
     const bool counted = peeked > 0 && ::ioctl(descriptor_, FIONREAD, &bytes) == 0 && bytes > 0;
     return counted ? static_cast<std::size_t>(bytes) : 1;
 }
 
 Status TcpConnection::wait_arrival() {
-    if (reader_yield_.spin([&] { return arrived_bytes() != 0; })) return {};
+    if (reader_yield_.spin([&] { return arrived_bytes() != 0; })) {
+        return {};
+    }
     reader_yield_.fall_asleep([&](bool alone) {
         watches_ = alone;
         return true;
@@ -237,12 +283,22 @@ Status TcpConnection::wait_arrival() {
     const auto until = std::min(deadline_, watches_ ? next_check() : Clock::now() + ReaderYield::kMaxYield);
     const int ready = ::poll(entries.data(), entries.size(), poll_timeout_ms(until));
     const int problem = errno;
-    if (entries[1].revents != 0) reader_yield_.woken();
+    if (entries[1].revents != 0) {
+        reader_yield_.woken();
+    }
     reader_yield_.wake_up([] {});
-    if (ready < 0 && problem != EINTR) return failure("poll", problem);
-    if (entries[0].revents != 0) unanswered_since_.store(0, std::memory_order_relaxed);  // the peer responds
-    if (Clock::now() >= deadline_) return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
-    if (ready == 0 && vanished()) return failure("receive", ETIMEDOUT);
+    if (ready < 0 && problem != EINTR) {
+        return failure("poll", problem);
+    }
+    if (entries[0].revents != 0) {
+        unanswered_since_.store(0, std::memory_order_relaxed);  // the peer responds
+    }
+    if (Clock::now() >= deadline_) {
+        return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
+    }
+    if (ready == 0 && vanished()) {
+        return failure("receive", ETIMEDOUT);
+    }
     return {};
 }
 

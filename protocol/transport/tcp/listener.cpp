@@ -43,26 +43,36 @@ Result<std::unique_ptr<Connection>> TcpListener::accept() {
         const int descriptor = ::accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC);
         const int error = errno;
         if (shut_down_.load(std::memory_order_acquire)) {
-            if (descriptor >= 0) ::close(descriptor);
+            if (descriptor >= 0) {
+                ::close(descriptor);
+            }
             return Error{ErrorCode::closed, "the listener was closed"};
         }
         if (descriptor >= 0) {
             auto connection = adopt(descriptor);
-            if (connection) return connection;
+            if (connection) {
+                return connection;
+            }
             continue;  // the client closed it before it was accepted
         }
-        if (const auto failure = accept_failure(error)) return *failure;
+        if (const auto failure = accept_failure(error)) {
+            return *failure;
+        }
     }
 }
 
 Result<int> bind_one(const Address& address) {
     const int descriptor = ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (descriptor < 0) return system_error("socket", errno);
+    if (descriptor < 0) {
+        return system_error("socket", errno);
+    }
     const int on = 1;
     const int off = 0;
     (void)::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     // "[::]" serves IPv4 clients as well, regardless of the system's default.
-    if (address.family() == AF_INET6) (void)::setsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    if (address.family() == AF_INET6) {
+        (void)::setsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    }
     if (::bind(descriptor, address.get(), address.bytes) != 0 || ::listen(descriptor, kBacklog) != 0) {
         const auto error = system_error("bind", errno);
         ::close(descriptor);
@@ -76,7 +86,9 @@ Result<int> bind_one(const Address& address) {
 Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint) {
     const std::string what = fmt::format("cannot listen on {}", endpoint.to_string());
     auto addresses = resolve(endpoint, Clock::now() + kResolveTimeout);
-    if (!addresses) return addresses.error().within(what);
+    if (!addresses) {
+        return addresses.error().within(what);
+    }
     std::string reasons;
     for (const auto& address : *addresses) {
         auto descriptor = bind_one(address);

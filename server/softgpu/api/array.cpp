@@ -11,7 +11,9 @@ namespace gpupool::softgpu {
 
 CUresult place_in_line(CUarray handle, std::size_t offset, std::size_t bytes, std::uint64_t& address) {
     const auto array = state().arrays.find(handle);
-    if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (array == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     const bool is_line = array->descriptor.Height == 0 && array->descriptor.Depth == 0;
     if (!is_line || offset > array->row_bytes || bytes > array->row_bytes - offset ||
         offset % array->element_bytes != 0 || bytes % array->element_bytes != 0) {
@@ -44,21 +46,32 @@ std::size_t channel_bytes(CUarray_format format) {
 }
 
 bool good_shape(const CUDA_ARRAY3D_DESCRIPTOR& d) {
-    if (d.Width == 0 || d.Width > kMaxWidth || d.Height > kMaxHeight || d.Depth > kMaxDepth) return false;
-    if ((d.Flags & ~kKnownFlags) != 0) return false;
+    if (d.Width == 0 || d.Width > kMaxWidth || d.Height > kMaxHeight || d.Depth > kMaxDepth) {
+        return false;
+    }
+    if ((d.Flags & ~kKnownFlags) != 0) {
+        return false;
+    }
     const bool layered = (d.Flags & CUDA_ARRAY3D_LAYERED) != 0;
     // The depth is the number of layers, even of one-dimensional arrays.
-    if (layered && d.Depth == 0) return false;
-    if (!layered && d.Depth != 0 && d.Height == 0) return false;
-    if ((d.Flags & CUDA_ARRAY3D_CUBEMAP) == 0) return true;
+    if (layered && d.Depth == 0) {
+        return false;
+    }
+    if (!layered && d.Depth != 0 && d.Height == 0) {
+        return false;
+    }
+    if ((d.Flags & CUDA_ARRAY3D_CUBEMAP) == 0) {
+        return true;
+    }
     return d.Width == d.Height && (layered ? d.Depth % 6 == 0 : d.Depth == 6);
 }
 
 CUresult make(const ContextPtr& context, const CUDA_ARRAY3D_DESCRIPTOR& descriptor, std::shared_ptr<Array>& array) {
     const std::size_t channel = channel_bytes(descriptor.Format);
     const unsigned channels = descriptor.NumChannels;
-    if (channel == 0 || (channels != 1 && channels != 2 && channels != 4) || !good_shape(descriptor))
+    if (channel == 0 || (channels != 1 && channels != 2 && channels != 4) || !good_shape(descriptor)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     array = std::make_shared<Array>();
     array->descriptor = descriptor;
     array->context = context.get();
@@ -69,7 +82,9 @@ CUresult make(const ContextPtr& context, const CUDA_ARRAY3D_DESCRIPTOR& descript
     const CUresult error =
         allocate({context.get(), array->row_bytes * array->height * array->depth, MemoryKind::array, 0, nullptr},
                  array->address);
-    if (error == CUDA_SUCCESS) state().arrays.add(array);
+    if (error == CUDA_SUCCESS) {
+        state().arrays.add(array);
+    }
     return error;
 }
 
@@ -79,14 +94,20 @@ CUresult create(CUarray* result, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
     SOFTGPU_NOT_NULL(result);
     std::shared_ptr<Array> array;
     const CUresult error = make(context, descriptor, array);
-    if (error == CUDA_SUCCESS) *result = reinterpret_cast<CUarray>(array.get());
+    if (error == CUDA_SUCCESS) {
+        *result = reinterpret_cast<CUarray>(array.get());
+    }
     return error;
 }
 
 bool discard(Array& array) {
-    if (state().arrays.remove(&array) == nullptr) return false;
+    if (state().arrays.remove(&array) == nullptr) {
+        return false;
+    }
     Allocation removed;
-    if (state().allocations.remove(array.address, removed)) release_memory(removed);
+    if (state().allocations.remove(array.address, removed)) {
+        release_memory(removed);
+    }
     return true;
 }
 
@@ -98,7 +119,9 @@ Registry<Mipmap>& mipmaps() {
 // Number of levels down to a single element. Layers and faces are not halved.
 unsigned most_levels(const CUDA_ARRAY3D_DESCRIPTOR& d) {
     std::size_t largest = std::max(d.Width, d.Height);
-    if ((d.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) == 0) largest = std::max(largest, d.Depth);
+    if ((d.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) == 0) {
+        largest = std::max(largest, d.Depth);
+    }
     return static_cast<unsigned>(std::bit_width(largest));
 }
 
@@ -107,7 +130,9 @@ CUDA_ARRAY3D_DESCRIPTOR level_of(const CUDA_ARRAY3D_DESCRIPTOR& whole, unsigned 
     CUDA_ARRAY3D_DESCRIPTOR result = whole;
     result.Width = halved(whole.Width);
     result.Height = halved(whole.Height);
-    if ((whole.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) == 0) result.Depth = halved(whole.Depth);
+    if ((whole.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) == 0) {
+        result.Depth = halved(whole.Depth);
+    }
     return result;
 }
 
@@ -160,7 +185,9 @@ CUresult CUDAAPI cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* descriptor, 
 CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
     SOFTGPU_ARRAY(handle, array);
     SOFTGPU_NOT_WHILE_CAPTURING();
-    if (array->is_level) return CUDA_ERROR_INVALID_HANDLE;
+    if (array->is_level) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     array->context->synchronize_exclusively();
     return discard(*array) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -169,20 +196,26 @@ CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* result, const CUDA_ARR
                                         unsigned levels) {
     SOFTGPU_CONTEXT(context);
     SOFTGPU_NOT_WHILE_CAPTURING();
-    if (result == nullptr || descriptor == nullptr || levels == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (result == nullptr || descriptor == nullptr || levels == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     auto mipmap = std::make_shared<Mipmap>();
     mipmap->descriptor = *descriptor;
     mipmap->context = context.get();
     for (unsigned level = 0; level < std::min(levels, most_levels(*descriptor)); ++level) {
         std::shared_ptr<Array> array;
         if (const CUresult error = make(context, level_of(*descriptor, level), array); error != CUDA_SUCCESS) {
-            for (const auto& made : mipmap->levels) discard(*made);
+            for (const auto& made : mipmap->levels) {
+                discard(*made);
+            }
             return error;
         }
         array->is_level = true;
         mipmap->levels.push_back(std::move(array));
     }
-    if (mipmap->levels.empty()) return CUDA_ERROR_INVALID_VALUE;
+    if (mipmap->levels.empty()) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     mipmaps().add(mipmap);
     *result = reinterpret_cast<CUmipmappedArray>(mipmap.get());
     return CUDA_SUCCESS;
@@ -191,8 +224,12 @@ CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* result, const CUDA_ARR
 CUresult CUDAAPI cuMipmappedArrayGetLevel(CUarray* result, CUmipmappedArray handle, unsigned level) {
     SOFTGPU_READY();
     const auto mipmap = find_mipmap(handle);
-    if (mipmap == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    if (result == nullptr || level >= mipmap->levels.size()) return CUDA_ERROR_INVALID_VALUE;
+    if (mipmap == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (result == nullptr || level >= mipmap->levels.size()) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *result = reinterpret_cast<CUarray>(mipmap->levels[level].get());
     return CUDA_SUCCESS;
 }
@@ -201,10 +238,16 @@ CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray handle) {
     SOFTGPU_READY();
     SOFTGPU_NOT_WHILE_CAPTURING();
     const auto mipmap = find_mipmap(handle);
-    if (mipmap == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (mipmap == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     mipmap->context->synchronize_exclusively();
-    if (mipmaps().remove(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    for (const auto& level : mipmap->levels) discard(*level);
+    if (mipmaps().remove(handle) == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    for (const auto& level : mipmap->levels) {
+        discard(*level);
+    }
     return CUDA_SUCCESS;
 }
 

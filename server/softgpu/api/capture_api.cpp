@@ -15,11 +15,19 @@ bool good_mode(CUstreamCaptureMode mode) {
 CUresult begin(CUstream handle, CUstreamCaptureMode mode, const GraphPtr& graph,
                const std::vector<CUgraphNode>& dependencies) {
     SOFTGPU_STREAM(handle, stream);
-    if (!good_mode(mode)) return CUDA_ERROR_INVALID_VALUE;
-    if (is_legacy(*stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (!good_mode(mode)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (is_legacy(*stream)) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     const Lock lock(graph_mutex());
-    if (captures().of(*stream) != nullptr) return CUDA_ERROR_ILLEGAL_STATE;
-    if (graph != nullptr && graph->capturing) return CUDA_ERROR_INVALID_VALUE;
+    if (captures().of(*stream) != nullptr) {
+        return CUDA_ERROR_ILLEGAL_STATE;
+    }
+    if (graph != nullptr && graph->capturing) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     auto capture = std::make_shared<Capture>();
     capture->id = state().next_id.fetch_add(1);
     capture->mode = mode;
@@ -44,7 +52,9 @@ bool all_joined(const Capture& capture) {
     for (std::size_t i = 0; i < reached.size(); ++i) {
         for (Node* before : reached[i]->dependencies) {
             const auto at = std::lower_bound(seen.begin(), seen.end(), before);
-            if (at != seen.end() && *at == before) continue;
+            if (at != seen.end() && *at == before) {
+                continue;
+            }
             seen.insert(at, before);
             reached.push_back(before);
         }
@@ -70,33 +80,57 @@ CUresult ask(CUstream handle, const CaptureInfo& info) {
     SOFTGPU_NOT_NULL(info.status);
     const Lock lock(graph_mutex());
     // A query of the legacy stream does not invalidate captures, but fails while a blocking stream captures.
-    if (is_legacy(*stream) && captures().any_blocking(stream->context)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    if (is_legacy(*stream) && captures().any_blocking(stream->context)) {
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
     Capture* capture = captures().of(*stream);
     *info.status = capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE
                    : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                       : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    if (*info.status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
+    if (*info.status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        return CUDA_SUCCESS;
+    }
     auto& mine = capture->streams[stream.get()];
     mine.edges.assign(mine.dependencies.size(), CUgraphEdgeData{});
-    if (info.id != nullptr) *info.id = capture->id;
-    if (info.graph != nullptr) *info.graph = reinterpret_cast<CUgraph>(capture->graph.get());
-    if (info.dependencies != nullptr) *info.dependencies = mine.dependencies.data();
-    if (info.edges != nullptr) *info.edges = mine.edges.data();
-    if (info.count != nullptr) *info.count = mine.dependencies.size();
+    if (info.id != nullptr) {
+        *info.id = capture->id;
+    }
+    if (info.graph != nullptr) {
+        *info.graph = reinterpret_cast<CUgraph>(capture->graph.get());
+    }
+    if (info.dependencies != nullptr) {
+        *info.dependencies = mine.dependencies.data();
+    }
+    if (info.edges != nullptr) {
+        *info.edges = mine.edges.data();
+    }
+    if (info.count != nullptr) {
+        *info.count = mine.dependencies.size();
+    }
     return CUDA_SUCCESS;
 }
 
 CUresult change_dependencies(CUstream handle, const CUgraphNode* nodes, const CUgraphEdgeData* edges, size_t count,
                              unsigned flags) {
     SOFTGPU_STREAM(handle, stream);
-    if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || !good_edges(edges, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || !good_edges(edges, count)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const Lock lock(graph_mutex());
     Capture* capture = captures().of(*stream);
-    if (capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
-    if (capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (capture == nullptr) {
+        return CUDA_ERROR_ILLEGAL_STATE;
+    }
+    if (capture->invalid) {
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
     std::vector<Node*> found;
-    if (!find_dependencies(*capture->graph, nodes, count, found)) return CUDA_ERROR_INVALID_VALUE;
-    if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) capture->streams[stream.get()].dependencies.clear();
+    if (!find_dependencies(*capture->graph, nodes, count, found)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) {
+        capture->streams[stream.get()].dependencies.clear();
+    }
     capture->join(stream, {nodes, nodes + count});
     return CUDA_SUCCESS;
 }
@@ -119,8 +153,9 @@ CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream stream, CUgraph handle, co
         SOFTGPU_GRAPHS();
         SOFTGPU_GRAPH(handle, found);
         std::vector<Node*> nodes;
-        if (!find_dependencies(*found, dependencies, count, nodes) || !good_edges(edges, count))
+        if (!find_dependencies(*found, dependencies, count, nodes) || !good_edges(edges, count)) {
             return CUDA_ERROR_INVALID_VALUE;
+        }
         graph = found;
     }
     return begin(stream, mode, graph, {dependencies, dependencies + count});
@@ -131,19 +166,26 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* result) {
     SOFTGPU_NOT_NULL(result);
     const Lock lock(graph_mutex());
     Capture* capture = captures().of(*stream);
-    if (capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+    if (capture == nullptr) {
+        return CUDA_ERROR_ILLEGAL_STATE;
+    }
     *result = nullptr;
     if (capture->origin != stream) {
         capture->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
-    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->owner != std::this_thread::get_id())
+    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->owner != std::this_thread::get_id()) {
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    }
     const bool invalid = capture->invalid;
     const bool joined = !invalid && all_joined(*capture);
-    if (joined) *result = reinterpret_cast<CUgraph>(capture->graph.get());
+    if (joined) {
+        *result = reinterpret_cast<CUgraph>(capture->graph.get());
+    }
     captures().end(*capture, joined);
-    if (invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (invalid) {
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
     return joined ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 }
 
@@ -173,7 +215,9 @@ CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNo
 
 CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
     SOFTGPU_READY();
-    if (mode == nullptr || !good_mode(*mode)) return CUDA_ERROR_INVALID_VALUE;
+    if (mode == nullptr || !good_mode(*mode)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     std::swap(*mode, thread_capture_mode());
     return CUDA_SUCCESS;
 }

@@ -18,8 +18,12 @@ void keep_destroyed(const ContextPtr& context) {
 
 CUresult create(CUcontext* result, unsigned flags, CUdevice device) {
     Device* found;
-    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) return error;
-    if (result == nullptr || (flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (result == nullptr || (flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     auto context = std::make_shared<Context>();
     context->device = found;
     context->flags = flags;
@@ -33,10 +37,16 @@ CUresult create(CUcontext* result, unsigned flags, CUdevice device) {
 
 // Resolves a context handle; NULL means the current context.
 CUresult context_or_current(CUcontext handle, ContextPtr& result) {
-    if (handle == nullptr) return current_context(result);
-    if (const CUresult error = ready(); error != CUDA_SUCCESS) return error;
+    if (handle == nullptr) {
+        return current_context(result);
+    }
+    if (const CUresult error = ready(); error != CUDA_SUCCESS) {
+        return error;
+    }
     result = state().contexts.find(handle);
-    if (result == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (result == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
     return result->active.load() ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
@@ -63,7 +73,9 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
     Context& context = *found->primary;
     // A reset closes the context but keeps the count of earlier retains.
     ++context.references;
-    if (!context.active.load()) context.open();
+    if (!context.active.load()) {
+        context.open();
+    }
     *result = handle_of(found->primary);
     return CUDA_SUCCESS;
 }
@@ -73,12 +85,18 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     Context& context = *found->primary;
     {
         const Lock lock(state().mutex);
-        if (context.references == 0) return CUDA_ERROR_INVALID_CONTEXT;
-        if (--context.references > 0 || !context.active.load()) return CUDA_SUCCESS;
+        if (context.references == 0) {
+            return CUDA_ERROR_INVALID_CONTEXT;
+        }
+        if (--context.references > 0 || !context.active.load()) {
+            return CUDA_SUCCESS;
+        }
     }
     notify_context_end(context);
     const Lock lock(state().mutex);
-    if (context.references == 0 && context.active.load()) context.close();
+    if (context.references == 0 && context.active.load()) {
+        context.close();
+    }
     return CUDA_SUCCESS;
 }
 
@@ -90,7 +108,9 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device) {
     SOFTGPU_DEVICE(device, found);
     notify_context_end(*found->primary);
     const Lock lock(state().mutex);
-    if (found->primary->active.load()) found->primary->close();
+    if (found->primary->active.load()) {
+        found->primary->close();
+    }
     return CUDA_SUCCESS;
 }
 
@@ -100,7 +120,9 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device) {
 
 CUresult CUDAAPI cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
     SOFTGPU_DEVICE(device, found);
-    if ((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     found->primary->flags = flags;
     return CUDA_SUCCESS;
 }
@@ -111,7 +133,9 @@ CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
 
 CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
     SOFTGPU_DEVICE(device, found);
-    if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (flags == nullptr || active == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *flags = found->primary->flags;
     *active = found->primary->active.load() ? 1 : 0;
     return CUDA_SUCCESS;
@@ -136,11 +160,17 @@ CUresult CUDAAPI cuCtxCreate_v4(CUcontext* result, CUctxCreateParams* params, un
 CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
     SOFTGPU_READY();
     auto context = state().contexts.find(handle);
-    if (context == nullptr || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context == nullptr || context->primary) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
     notify_context_end(*context);
-    if (state().contexts.remove(handle) == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (state().contexts.remove(handle) == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
     auto& stack = context_stack();
-    if (!stack.empty() && stack.back() == handle) stack.pop_back();
+    if (!stack.empty() && stack.back() == handle) {
+        stack.pop_back();
+    }
     context->close();
     keep_destroyed(context);
     return CUDA_SUCCESS;
@@ -148,7 +178,9 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
 
 CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle) {
     SOFTGPU_READY();
-    if (state().contexts.find(handle) == nullptr) return unknown_context(handle);
+    if (state().contexts.find(handle) == nullptr) {
+        return unknown_context(handle);
+    }
     context_stack().push_back(handle);
     return CUDA_SUCCESS;
 }
@@ -156,8 +188,12 @@ CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle) {
 CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext* handle) {
     SOFTGPU_READY();
     auto& stack = context_stack();
-    if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-    if (handle != nullptr) *handle = stack.back();
+    if (stack.empty()) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (handle != nullptr) {
+        *handle = stack.back();
+    }
     stack.pop_back();
     return CUDA_SUCCESS;
 }
@@ -166,14 +202,19 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
     SOFTGPU_READY();
     auto& stack = context_stack();
     if (handle == nullptr) {
-        if (!stack.empty()) stack.pop_back();
+        if (!stack.empty()) {
+            stack.pop_back();
+        }
         return CUDA_SUCCESS;
     }
-    if (state().contexts.find(handle) == nullptr) return unknown_context(handle);
-    if (stack.empty())
+    if (state().contexts.find(handle) == nullptr) {
+        return unknown_context(handle);
+    }
+    if (stack.empty()) {
         stack.push_back(handle);
-    else
+    } else {
         stack.back() = handle;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -187,19 +228,27 @@ CUresult CUDAAPI cuCtxGetCurrent(CUcontext* handle) {
 CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(device);
-    if (context_stack().empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context_stack().empty()) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
     const auto context = state().contexts.find(context_stack().back());
-    if (context == nullptr) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (context == nullptr) {
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
     *device = context->device->ordinal;
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
-    if (handle == nullptr) return cuCtxGetDevice(device);
+    if (handle == nullptr) {
+        return cuCtxGetDevice(device);
+    }
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(device);
     const auto context = state().contexts.find(handle);
-    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
     *device = context->device->ordinal;
     return CUDA_SUCCESS;
 }
@@ -213,7 +262,9 @@ CUresult CUDAAPI cuCtxGetFlags(unsigned* flags) {
 
 CUresult CUDAAPI cuCtxSetFlags(unsigned flags) {
     SOFTGPU_CONTEXT(context);
-    if ((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     context->flags = flags;
     return CUDA_SUCCESS;
 }
@@ -221,7 +272,9 @@ CUresult CUDAAPI cuCtxSetFlags(unsigned flags) {
 CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long* id) {
     SOFTGPU_NOT_NULL(id);
     ContextPtr context;
-    if (const CUresult error = context_or_current(handle, context); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = context_or_current(handle, context); error != CUDA_SUCCESS) {
+        return error;
+    }
     *id = context->id;
     return CUDA_SUCCESS;
 }
@@ -230,23 +283,33 @@ CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
     SOFTGPU_NOT_NULL(version);
     ContextPtr context;
     const CUresult error = context_or_current(handle, context);
-    if (error == CUDA_ERROR_CONTEXT_IS_DESTROYED && handle != nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    if (error != CUDA_SUCCESS) return error;
+    if (error == CUDA_ERROR_CONTEXT_IS_DESTROYED && handle != nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (error != CUDA_SUCCESS) {
+        return error;
+    }
     *version = context->api_version;
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuCtxSynchronize(void) {
     SOFTGPU_CONTEXT(context);
-    if (const CUresult refused = refuse_wait(*context); refused != CUDA_SUCCESS) return refused;
+    if (const CUresult refused = refuse_wait(*context); refused != CUDA_SUCCESS) {
+        return refused;
+    }
     context->synchronize();
     return context->status();
 }
 
 CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) {
     ContextPtr context;
-    if (const CUresult error = context_or_current(handle, context); error != CUDA_SUCCESS) return error;
-    if (const CUresult refused = refuse_wait(*context); refused != CUDA_SUCCESS) return refused;
+    if (const CUresult error = context_or_current(handle, context); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (const CUresult refused = refuse_wait(*context); refused != CUDA_SUCCESS) {
+        return refused;
+    }
     context->synchronize();
     return context->status();
 }
@@ -254,12 +317,20 @@ CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) {
 CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
     SOFTGPU_CONTEXT(context);
     SOFTGPU_NOT_WHILE_CAPTURING();
-    if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
+    if (limit < 0 || limit >= CU_LIMIT_MAX) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const Lock lock(context->order_mutex);
     const auto found = context->limits.find(limit);
-    if (found == context->limits.end()) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    if (limit == CU_LIMIT_STACK_SIZE && value > (512U << 10)) return CUDA_ERROR_INVALID_VALUE;
-    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) set_device_heap_limit(value);
+    if (found == context->limits.end()) {
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    }
+    if (limit == CU_LIMIT_STACK_SIZE && value > (512U << 10)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) {
+        set_device_heap_limit(value);
+    }
     found->second = value;
     return CUDA_SUCCESS;
 }
@@ -267,10 +338,14 @@ CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
 CUresult CUDAAPI cuCtxGetLimit(size_t* value, CUlimit limit) {
     SOFTGPU_CONTEXT(context);
     SOFTGPU_NOT_NULL(value);
-    if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
+    if (limit < 0 || limit >= CU_LIMIT_MAX) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const Lock lock(context->order_mutex);
     const auto found = context->limits.find(limit);
-    if (found == context->limits.end()) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    if (found == context->limits.end()) {
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    }
     *value = found->second;
     return CUDA_SUCCESS;
 }
@@ -302,8 +377,12 @@ CUresult CUDAAPI cuCtxSetSharedMemConfig(CUsharedconfig) {
 
 CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
     SOFTGPU_CONTEXT(context);
-    if (least != nullptr) *least = 0;
-    if (greatest != nullptr) *greatest = -5;
+    if (least != nullptr) {
+        *least = 0;
+    }
+    if (greatest != nullptr) {
+        *greatest = -5;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -315,9 +394,15 @@ CUresult CUDAAPI cuCtxResetPersistingL2Cache(void) {
 CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
     SOFTGPU_CONTEXT(context);
     const auto peer = state().contexts.find(handle);
-    if (peer == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (peer->device == context->device) return CUDA_ERROR_INVALID_DEVICE;
+    if (peer == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (peer->device == context->device) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
     const Lock lock(context->order_mutex);
     return context->peers.emplace(peer->device->ordinal, true).second ? CUDA_SUCCESS
                                                                       : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
@@ -326,7 +411,9 @@ CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
 CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext handle) {
     SOFTGPU_CONTEXT(context);
     const auto peer = state().contexts.find(handle);
-    if (peer == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (peer == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
     const Lock lock(context->order_mutex);
     return context->peers.erase(peer->device->ordinal) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }

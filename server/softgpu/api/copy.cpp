@@ -39,12 +39,17 @@ std::size_t from_extent(const Rows& r) {
 
 bool sane(const Rows& r) {
     constexpr std::size_t most = std::size_t{1} << 46;
-    if (r.width_bytes > most || r.height > most || r.depth > most) return false;
-    std::size_t cells = 0;
-    if (__builtin_mul_overflow(r.height, r.depth, &cells) || __builtin_mul_overflow(cells, r.width_bytes, &cells))
+    if (r.width_bytes > most || r.height > most || r.depth > most) {
         return false;
+    }
+    std::size_t cells = 0;
+    if (__builtin_mul_overflow(r.height, r.depth, &cells) || __builtin_mul_overflow(cells, r.width_bytes, &cells)) {
+        return false;
+    }
     for (const std::size_t pitch : {r.from_pitch_bytes, r.to_pitch_bytes, r.from_slice_bytes, r.to_slice_bytes}) {
-        if (pitch > most || (pitch != 0 && (r.height > most / pitch || r.depth > most / pitch))) return false;
+        if (pitch > most || (pitch != 0 && (r.height > most / pitch || r.depth > most / pitch))) {
+            return false;
+        }
     }
     return cells <= most;
 }
@@ -53,10 +58,14 @@ bool sane(const Rows& r) {
 bool reachable(std::uint64_t at, const Rows& r, std::size_t pitch, std::size_t slice) {
     const auto& space = AddressSpace::instance();
     const std::size_t extent = extent_bytes(r.width_bytes, r.height, r.depth, pitch, slice);
-    if (space.covers(at, extent)) return true;
+    if (space.covers(at, extent)) {
+        return true;
+    }
     for (std::size_t z = 0; z < r.depth; ++z) {
         for (std::size_t y = 0; y < r.height; ++y) {
-            if (!space.covers(at + z * slice + y * pitch, r.width_bytes)) return false;
+            if (!space.covers(at + z * slice + y * pitch, r.width_bytes)) {
+                return false;
+            }
         }
     }
     return true;
@@ -70,7 +79,9 @@ bool will_be_reachable(std::uint64_t at, const Rows& r, std::size_t pitch, std::
 
 void perform(const Rows& r) {
     const bool flat = r.height == 1 && r.depth == 1;
-    if (flat) return copy_bytes(r.to, r.from, r.width_bytes);
+    if (flat) {
+        return copy_bytes(r.to, r.from, r.width_bytes);
+    }
     for (std::size_t z = 0; z < r.depth; ++z) {
         for (std::size_t y = 0; y < r.height; ++y) {
             copy_bytes(r.to + z * r.to_slice_bytes + y * r.to_pitch_bytes,
@@ -80,7 +91,9 @@ void perform(const Rows& r) {
 }
 
 Side resolved(Side side, std::uint64_t address) {
-    if (side != Side::unified) return side;
+    if (side != Side::unified) {
+        return side;
+    }
     AddressRange range;
     const bool known = AddressSpace::instance().find(address, range) || GraphMemory::reserves(address, 1);
     return known ? Side::device : Side::host;
@@ -104,7 +117,9 @@ CUresult place_side(const Place& place, const Rows& rows, std::uint64_t& at, std
                     Side& side) {
     if (place.type == CU_MEMORYTYPE_ARRAY) {
         const auto array = state().arrays.find(place.array);
-        if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+        if (array == nullptr) {
+            return CUDA_ERROR_INVALID_HANDLE;
+        }
         const auto beyond = [](std::size_t begin, std::size_t count, std::size_t limit) {
             return begin > limit || count > limit - begin;
         };
@@ -126,9 +141,15 @@ CUresult place_side(const Place& place, const Rows& rows, std::uint64_t& at, std
         }
         pitch = place.pitch_bytes != 0 ? place.pitch_bytes : rows.width_bytes;
         const std::size_t height = place.height != 0 ? place.height : rows.height;
-        if (__builtin_mul_overflow(pitch, height, &slice)) return CUDA_ERROR_INVALID_VALUE;
-        if (rows.height > 1 && pitch < rows.width_bytes) return CUDA_ERROR_INVALID_VALUE;
-        if (rows.depth > 1 && height < rows.height) return CUDA_ERROR_INVALID_VALUE;
+        if (__builtin_mul_overflow(pitch, height, &slice)) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        if (rows.height > 1 && pitch < rows.width_bytes) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        if (rows.depth > 1 && height < rows.height) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
     }
     at += place.z * slice + place.y * pitch + place.x_bytes;
     return CUDA_SUCCESS;
@@ -159,7 +180,9 @@ CUresult place_copy(const CUDA_MEMCPY3D& d, Copy& copy) {
                    d.dstZ,          d.dstLOD,
                    d.dstPitch,      d.dstHeight};
     const CUresult error = place_side(from, rows, rows.from, rows.from_pitch_bytes, rows.from_slice_bytes, copy.from);
-    if (error != CUDA_SUCCESS) return error;
+    if (error != CUDA_SUCCESS) {
+        return error;
+    }
     return place_side(to, rows, rows.to, rows.to_pitch_bytes, rows.to_slice_bytes, copy.to);
 }
 
@@ -190,14 +213,21 @@ CUDA_MEMCPY3D describe_copy(const Copy& copy) {
 
 CUresult check_copy(Copy& copy) {
     const Rows& rows = copy.rows;
-    if (rows.width_bytes == 0 || rows.height == 0 || rows.depth == 0) return CUDA_SUCCESS;
-    if (!sane(rows) || rows.from == 0 || rows.to == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (rows.width_bytes == 0 || rows.height == 0 || rows.depth == 0) {
+        return CUDA_SUCCESS;
+    }
+    if (!sane(rows) || rows.from == 0 || rows.to == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     copy.from = resolved(copy.from, rows.from);
     copy.to = resolved(copy.to, rows.to);
-    if (copy.from == Side::device && !will_be_reachable(rows.from, rows, rows.from_pitch_bytes, rows.from_slice_bytes))
+    if (copy.from == Side::device &&
+        !will_be_reachable(rows.from, rows, rows.from_pitch_bytes, rows.from_slice_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
-    if (copy.to == Side::device && !will_be_reachable(rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes))
+    }
+    if (copy.to == Side::device && !will_be_reachable(rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -217,16 +247,21 @@ bool crosses(const Copy& copy) {
 
 CUresult run_copy(const Copy& copy, const Context& context) {
     const Rows& rows = copy.rows;
-    if (rows.width_bytes == 0 || rows.height == 0 || rows.depth == 0) return CUDA_SUCCESS;
+    if (rows.width_bytes == 0 || rows.height == 0 || rows.depth == 0) {
+        return CUDA_SUCCESS;
+    }
     // As for a kernel, memory that was freed meanwhile is a fault.
-    if (copy.from == Side::device && !reachable(rows.from, rows, rows.from_pitch_bytes, rows.from_slice_bytes))
+    if (copy.from == Side::device && !reachable(rows.from, rows, rows.from_pitch_bytes, rows.from_slice_bytes)) {
         return CUDA_ERROR_ILLEGAL_ADDRESS;
-    if (copy.to == Side::device && !reachable(rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes))
+    }
+    if (copy.to == Side::device && !reachable(rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes)) {
         return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
     const auto begin = Clock::now();
     perform(rows);
-    if (settings().copy_bytes_per_second != 0 && crosses(copy))
+    if (settings().copy_bytes_per_second != 0 && crosses(copy)) {
         idle_until(end_of_copy(begin, rows.width_bytes * rows.height * rows.depth), context.stop);
+    }
     return CUDA_SUCCESS;
 }
 
@@ -234,7 +269,9 @@ namespace {
 
 CUresult submit(const StreamPtr& stream, Copy copy, bool wait) {
     Rows& rows = copy.rows;
-    if (rows.width_bytes == 0 || rows.height == 0 || rows.depth == 0) return CUDA_SUCCESS;
+    if (rows.width_bytes == 0 || rows.height == 0 || rows.depth == 0) {
+        return CUDA_SUCCESS;
+    }
     // Pageable sources are read before the call returns. Copies to pageable destinations are complete when it returns.
     std::shared_ptr<std::vector<std::uint8_t>> staged;
     if (!wait && copy.from == Side::host && !pinned(rows.from)) {
@@ -246,12 +283,16 @@ CUresult submit(const StreamPtr& stream, Copy copy, bool wait) {
             wait = true;
         }
     }
-    if (!wait && copy.to == Side::host && !pinned(rows.to)) wait = true;
+    if (!wait && copy.to == Side::host && !pinned(rows.to)) {
+        wait = true;
+    }
     SharedLock submitting(stream->context.submission_mutex);
     const std::uint64_t sequence = submit_ordered(
         stream, [copy, staged, context = &stream->context]() -> CUresult { return run_copy(copy, *context); });
     submitting.unlock();
-    if (!wait) return CUDA_SUCCESS;
+    if (!wait) {
+        return CUDA_SUCCESS;
+    }
     stream->wait(sequence);
     return stream->context.status();
 }
@@ -261,40 +302,62 @@ CUresult submit(const StreamPtr& stream, Copy copy, bool wait) {
 CUresult submit_copy(CUstream handle, const CUDA_MEMCPY3D& description, bool wait) {
     SOFTGPU_STREAM(handle, stream);
     Copy copy;
-    if (const CUresult error = place_copy(description, copy); error != CUDA_SUCCESS) return error;
-    if (const CUresult error = check_copy(copy); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = place_copy(description, copy); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (const CUresult error = check_copy(copy); error != CUDA_SUCCESS) {
+        return error;
+    }
     CUresult result;
     if (captured(
-            stream, [&] { return copy_payload(description, stream->context); }, result))
+            stream, [&] { return copy_payload(description, stream->context); }, result)) {
         return result;
+    }
     return submit(stream, copy, wait);
 }
 
 CUresult submit_rows(CUstream handle, const Rows& rows, Side from, Side to, bool wait) {
     SOFTGPU_STREAM(handle, stream);
     Copy copy{rows, from, to};
-    if (const CUresult error = check_copy(copy); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = check_copy(copy); error != CUDA_SUCCESS) {
+        return error;
+    }
     CUresult result;
     if (captured(
-            stream, [&] { return copy_payload(describe_copy(copy), stream->context); }, result))
+            stream, [&] { return copy_payload(describe_copy(copy), stream->context); }, result)) {
         return result;
+    }
     return submit(stream, copy, wait);
 }
 
 CUresult check_fill(const CUDA_MEMSET_NODE_PARAMS& fill) {
     const unsigned element = fill.elementSize;
-    if (element != 1 && element != 2 && element != 4) return CUDA_ERROR_INVALID_VALUE;
-    if (fill.dst % element != 0 || (fill.height > 1 && fill.pitch % element != 0)) return CUDA_ERROR_INVALID_VALUE;
-    if (fill.width == 0 || fill.height == 0) return CUDA_SUCCESS;
-    if (fill.width > (std::size_t{1} << 46)) return CUDA_ERROR_INVALID_VALUE;
+    if (element != 1 && element != 2 && element != 4) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (fill.dst % element != 0 || (fill.height > 1 && fill.pitch % element != 0)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (fill.width == 0 || fill.height == 0) {
+        return CUDA_SUCCESS;
+    }
+    if (fill.width > (std::size_t{1} << 46)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const Rows rows = rows_of(fill);
-    if (!sane(rows) || (fill.height > 1 && fill.pitch < rows.width_bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!sane(rows) || (fill.height > 1 && fill.pitch < rows.width_bytes)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return will_be_reachable(rows.to, rows, fill.pitch, 0) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult run_fill(const CUDA_MEMSET_NODE_PARAMS& fill) {
-    if (fill.width == 0 || fill.height == 0) return CUDA_SUCCESS;
-    if (!reachable(fill.dst, rows_of(fill), fill.pitch, 0)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (fill.width == 0 || fill.height == 0) {
+        return CUDA_SUCCESS;
+    }
+    if (!reachable(fill.dst, rows_of(fill), fill.pitch, 0)) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
     for (std::size_t y = 0; y < fill.height; ++y) {
         const std::uint64_t row = fill.dst + y * fill.pitch;
         if (fill.elementSize == 1) {
@@ -302,11 +365,12 @@ CUresult run_fill(const CUDA_MEMSET_NODE_PARAMS& fill) {
             continue;
         }
         for (std::size_t x = 0; x < fill.width; ++x) {
-            if (fill.elementSize == 2)
+            if (fill.elementSize == 2) {
                 __atomic_store_n(reinterpret_cast<std::uint16_t*>(row) + x, static_cast<std::uint16_t>(fill.value),
                                  __ATOMIC_RELAXED);
-            else
+            } else {
                 __atomic_store_n(reinterpret_cast<std::uint32_t*>(row) + x, fill.value, __ATOMIC_RELAXED);
+            }
         }
     }
     return CUDA_SUCCESS;
@@ -314,12 +378,17 @@ CUresult run_fill(const CUDA_MEMSET_NODE_PARAMS& fill) {
 
 CUresult submit_fill(CUstream handle, const CUDA_MEMSET_NODE_PARAMS& fill) {
     SOFTGPU_STREAM(handle, stream);
-    if (const CUresult error = check_fill(fill); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = check_fill(fill); error != CUDA_SUCCESS) {
+        return error;
+    }
     CUresult result;
     if (captured(
-            stream, [&] { return fill_payload(fill, stream->context); }, result))
+            stream, [&] { return fill_payload(fill, stream->context); }, result)) {
         return result;
-    if (fill.width == 0 || fill.height == 0) return CUDA_SUCCESS;
+    }
+    if (fill.width == 0 || fill.height == 0) {
+        return CUDA_SUCCESS;
+    }
     submit_ordered(stream, [fill]() -> CUresult { return run_fill(fill); });
     return CUDA_SUCCESS;
 }

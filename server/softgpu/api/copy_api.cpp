@@ -69,7 +69,9 @@ CUresult with_array(CUarray array, std::size_t offset, std::size_t bytes, std::u
                     bool to_array, CUstream stream, bool wait) {
     SOFTGPU_READY();
     std::uint64_t line = 0;
-    if (const CUresult error = place_in_line(array, offset, bytes, line); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = place_in_line(array, offset, bytes, line); error != CUDA_SUCCESS) {
+        return error;
+    }
     return to_array ? submit_rows(stream, flat(line, other, bytes), other_side, Side::device, wait)
                     : submit_rows(stream, flat(other, line, bytes), Side::device, other_side, wait);
 }
@@ -112,12 +114,16 @@ CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t b
 }
 CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
                               size_t bytes) {
-    if (const CUresult error = check_contexts(to_context, from_context); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = check_contexts(to_context, from_context); error != CUDA_SUCCESS) {
+        return error;
+    }
     return copy_now(flat(to, from, bytes), Side::device, Side::device, false);
 }
 CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
                                    size_t bytes, CUstream stream) {
-    if (const CUresult error = check_contexts(to_context, from_context); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = check_contexts(to_context, from_context); error != CUDA_SUCCESS) {
+        return error;
+    }
     return submit_rows(stream, flat(to, from, bytes), Side::device, Side::device, false);
 }
 CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) {
@@ -167,7 +173,9 @@ CUresult CUDAAPI cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, size_t offset, si
 CUresult CUDAAPI cuMemcpyAtoA_v2(CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes) {
     SOFTGPU_READY();
     std::uint64_t line = 0;
-    if (const CUresult error = place_in_line(from, from_offset, bytes, line); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = place_in_line(from, from_offset, bytes, line); error != CUDA_SUCCESS) {
+        return error;
+    }
     return with_array(to, to_offset, bytes, line, Side::device, true, nullptr, true);
 }
 

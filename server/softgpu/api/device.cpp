@@ -158,12 +158,20 @@ using namespace gpupool::softgpu;
 extern "C" {
 
 CUresult CUDAAPI cuInit(unsigned int flags) {
-    if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (state().forked.load()) return CUDA_ERROR_NOT_INITIALIZED;
+    if (flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (state().forked.load()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
     const Lock lock(state().mutex);
     if (!state().initialised.load()) {
-        if (state().devices.empty()) create_devices();
-        if (state().devices.empty()) return CUDA_ERROR_NO_DEVICE;
+        if (state().devices.empty()) {
+            create_devices();
+        }
+        if (state().devices.empty()) {
+            return CUDA_ERROR_NO_DEVICE;
+        }
         // The child has none of the threads, and locks may be held forever. So all its calls are refused.
         pthread_atfork(nullptr, nullptr, [] {
             state().forked = true;
@@ -191,7 +199,9 @@ CUresult CUDAAPI cuDeviceGetCount(int* count) {
 CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
     SOFTGPU_NOT_NULL(device);
     Device* found;
-    if (const CUresult error = find_device(ordinal, found); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = find_device(ordinal, found); error != CUDA_SUCCESS) {
+        return error;
+    }
     *device = ordinal;
     return CUDA_SUCCESS;
 }
@@ -202,7 +212,9 @@ CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
 
 CUresult CUDAAPI cuDeviceGetName(char* name, int length, CUdevice device) {
     SOFTGPU_DEVICE(device, found);
-    if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+    if (name == nullptr || length <= 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     std::strncpy(name, kDeviceName, static_cast<std::size_t>(length));
     name[length - 1] = '\0';
     return CUDA_SUCCESS;
@@ -229,7 +241,9 @@ CUresult CUDAAPI cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
 CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
     SOFTGPU_DEVICE(device, found);
     SOFTGPU_NOT_NULL(value);
-    if (attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+    if (attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     // Each device has its own bus number.
     *value = attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? found->number + 1 : attribute_value(attribute);
     return CUDA_SUCCESS;
@@ -237,7 +251,9 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, 
 
 CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
     SOFTGPU_DEVICE(device, found);
-    if (major == nullptr || minor == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (major == nullptr || minor == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *major = 9;
     *minor = 0;
     return CUDA_SUCCESS;
@@ -253,7 +269,9 @@ CUresult CUDAAPI cuDeviceGetProperties(CUdevprop* properties, CUdevice device) {
 
 CUresult CUDAAPI cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
     SOFTGPU_DEVICE(device, found);
-    if (text == nullptr || length < 13) return CUDA_ERROR_INVALID_VALUE;
+    if (text == nullptr || length < 13) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     std::snprintf(text, static_cast<std::size_t>(length), "0000:%02X:00.0",
                   static_cast<unsigned>(found->number + 1) & 0xFF);
     return CUDA_SUCCESS;
@@ -261,7 +279,9 @@ CUresult CUDAAPI cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
 
 CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
     SOFTGPU_READY();
-    if (device == nullptr || text == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (device == nullptr || text == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     unsigned domain = 0, bus = 0, slot = 0;
     if (std::sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 && std::sscanf(text, "%x:%x", &bus, &slot) != 2) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -287,7 +307,9 @@ CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attri
     SOFTGPU_DEVICE(from, first);
     SOFTGPU_DEVICE(to, second);
     SOFTGPU_NOT_NULL(value);
-    if (first == second) return CUDA_ERROR_INVALID_DEVICE;
+    if (first == second) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
     switch (attribute) {
         case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK: *value = 0; break;
         case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
@@ -302,7 +324,9 @@ CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attri
 CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* elements, CUarray_format, unsigned channels,
                                                     CUdevice device) {
     SOFTGPU_DEVICE(device, found);
-    if (elements == nullptr || channels == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (elements == nullptr || channels == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *elements = std::size_t{1} << 28;
     return CUDA_SUCCESS;
 }

@@ -91,7 +91,9 @@ constexpr ErrorText kTexts[] = {
 
 const ErrorText* find(CUresult code) {
     for (const auto& text : kTexts) {
-        if (text.code == code) return &text;
+        if (text.code == code) {
+            return &text;
+        }
     }
     return nullptr;
 }

@@ -39,7 +39,9 @@ class View final : public tables::ClientView {
 
     CUresult primary_context(CUdevice device, CUcontext* context) noexcept override {
         Device* found;
-        if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) return error;
+        if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) {
+            return error;
+        }
         *context = reinterpret_cast<CUcontext>(found->primary.get());
         return CUDA_SUCCESS;
     }
@@ -47,14 +49,20 @@ class View final : public tables::ClientView {
     CUresult context_id(CUcontext context, std::uint64_t* id) noexcept override {
         unsigned long long value = 0;
         const CUresult error = cuCtxGetId(context, &value);
-        if (error == CUDA_SUCCESS) *id = value;
+        if (error == CUDA_SUCCESS) {
+            *id = value;
+        }
         return error;
     }
     // The stream's id stands for its object, since callers only use the object to get the id.
     CUresult resolve_stream(CUcontext, CUstream stream, bool per_thread, void** object) noexcept override {
-        if (per_thread && (stream == nullptr || stream == CU_STREAM_LEGACY)) stream = CU_STREAM_PER_THREAD;
+        if (per_thread && (stream == nullptr || stream == CU_STREAM_LEGACY)) {
+            stream = CU_STREAM_PER_THREAD;
+        }
         StreamPtr found;
-        if (const CUresult error = find_stream(stream, found); error != CUDA_SUCCESS) return error;
+        if (const CUresult error = find_stream(stream, found); error != CUDA_SUCCESS) {
+            return error;
+        }
         *object = reinterpret_cast<void*>(found->id);
         return CUDA_SUCCESS;
     }
@@ -65,7 +73,9 @@ class View final : public tables::ClientView {
     CUresult stream_id(CUcontext context, CUstream stream, std::uint64_t* id) noexcept override {
         void* object = nullptr;
         const CUresult error = resolve_stream(context, stream, false, &object);
-        if (error == CUDA_SUCCESS) *id = reinterpret_cast<std::uint64_t>(object);
+        if (error == CUDA_SUCCESS) {
+            *id = reinterpret_cast<std::uint64_t>(object);
+        }
         return error;
     }
     CUresult load_module(CUmodule* module, const void* image) noexcept override {
@@ -73,10 +83,14 @@ class View final : public tables::ClientView {
     }
     int for_each_function(CUcontext, CUmodule handle, tables::FunctionVisitor visit, void* user) noexcept override {
         const auto module = state().modules.find(handle);
-        if (module == nullptr) return 0;
+        if (module == nullptr) {
+            return 0;
+        }
         int count = 0;
         for (const auto& candidate : module->code->functions) {
-            if (!candidate.entry || !candidate.defined) continue;
+            if (!candidate.entry || !candidate.defined) {
+                continue;
+            }
             visit(user, reinterpret_cast<CUfunction>(module->function(candidate).get()), candidate.name.c_str());
             ++count;
         }
@@ -101,7 +115,9 @@ void notify_context_end(const Context& context) {
 
 extern "C" CUresult CUDAAPI cuGetExportTable(const void** table, const CUuuid* id) {
     using namespace gpupool::softgpu;
-    if (table == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (table == nullptr || id == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *table = tables::find(*id);
     return *table == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }

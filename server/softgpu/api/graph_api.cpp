@@ -14,34 +14,45 @@ struct Edge {
 std::vector<Edge> edges_of(const Graph& graph) {
     std::vector<Edge> result;
     for (const auto& node : graph.nodes) {
-        for (Node* to : node->dependents) result.push_back({node.get(), to});
+        for (Node* to : node->dependents) {
+            result.push_back({node.get(), to});
+        }
     }
     return result;
 }
 
 std::vector<Node*> nodes_of(const Graph& graph) {
     std::vector<Node*> result;
-    for (const auto& node : graph.nodes) result.push_back(node.get());
+    for (const auto& node : graph.nodes) {
+        result.push_back(node.get());
+    }
     return result;
 }
 
 CUresult get_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
     SOFTGPU_GRAPHS();
     SOFTGPU_GRAPH(handle, graph);
-    if (count == nullptr || (from == nullptr) != (to == nullptr) || (data != nullptr && from == nullptr))
+    if (count == nullptr || (from == nullptr) != (to == nullptr) || (data != nullptr && from == nullptr)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     return copy_list(edges_of(*graph), count, from != nullptr, [&](std::size_t i, const Edge* edge) {
         from[i] = edge == nullptr ? nullptr : handle_of(edge->from);
         to[i] = edge == nullptr ? nullptr : handle_of(edge->to);
-        if (data != nullptr) data[i] = {};
+        if (data != nullptr) {
+            data[i] = {};
+        }
     });
 }
 
 CUresult get_neighbours(CUgraphNode handle, bool before, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
     SOFTGPU_GRAPHS();
     SOFTGPU_NODE(handle, node);
-    if (count == nullptr || (data != nullptr && nodes == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-    if (data != nullptr) std::fill_n(data, *count, CUgraphEdgeData{});
+    if (count == nullptr || (data != nullptr && nodes == nullptr)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (data != nullptr) {
+        std::fill_n(data, *count, CUgraphEdgeData{});
+    }
     return give_nodes(before ? node->dependencies : node->dependents, nodes, count);
 }
 
@@ -49,23 +60,31 @@ CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode
                       size_t count, bool add) {
     SOFTGPU_GRAPHS();
     SOFTGPU_GRAPH(handle, graph);
-    if (count != 0 && (from == nullptr || to == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-    if (!good_edges(data, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (count != 0 && (from == nullptr || to == nullptr)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!good_edges(data, count)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     std::vector<Edge> edges;
     for (size_t i = 0; i < count; ++i) {
         const auto a = graphs().nodes.find(from[i]), b = graphs().nodes.find(to[i]);
-        if (a == nullptr || b == nullptr || a == b || a->graph != graph.get() || b->graph != graph.get())
+        if (a == nullptr || b == nullptr || a == b || a->graph != graph.get() || b->graph != graph.get()) {
             return CUDA_ERROR_INVALID_VALUE;
+        }
         const bool twice = std::any_of(edges.begin(), edges.end(),
                                        [&](const Edge& e) { return e.from == a.get() && e.to == b.get(); });
-        if (twice || graph->has_edge(*a, *b) == add) return CUDA_ERROR_INVALID_VALUE;
+        if (twice || graph->has_edge(*a, *b) == add) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
         edges.push_back({a.get(), b.get()});
     }
     for (const Edge& edge : edges) {
-        if (add)
+        if (add) {
             graph->add_edge(*edge.from, *edge.to);
-        else
+        } else {
             graph->remove_edge(*edge.from, *edge.to);
+        }
     }
     return CUDA_SUCCESS;
 }
@@ -81,7 +100,9 @@ extern "C" {
 
 CUresult CUDAAPI cuGraphCreate(CUgraph* result, unsigned flags) {
     SOFTGPU_GRAPHS();
-    if (result == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (result == nullptr || flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     auto graph = std::make_shared<Graph>();
     graph->id = state().next_id.fetch_add(1);
     graphs().graphs.add(graph);
@@ -92,7 +113,9 @@ CUresult CUDAAPI cuGraphCreate(CUgraph* result, unsigned flags) {
 CUresult CUDAAPI cuGraphDestroy(CUgraph handle) {
     SOFTGPU_GRAPHS();
     SOFTGPU_GRAPH(handle, graph);
-    if (graph->is_child || graph->capturing) return CUDA_ERROR_INVALID_VALUE;
+    if (graph->is_child || graph->capturing) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     graphs().graphs.remove(handle);
     return CUDA_SUCCESS;
 }
@@ -100,8 +123,12 @@ CUresult CUDAAPI cuGraphDestroy(CUgraph handle) {
 CUresult CUDAAPI cuGraphClone(CUgraph* result, CUgraph handle) {
     SOFTGPU_GRAPHS();
     SOFTGPU_GRAPH(handle, graph);
-    if (result == nullptr || graph->capturing) return CUDA_ERROR_INVALID_VALUE;
-    if (graph->holds_memory_nodes()) return CUDA_ERROR_NOT_SUPPORTED;
+    if (result == nullptr || graph->capturing) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (graph->holds_memory_nodes()) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     const GraphPtr clone = graph->clone(true);
     graphs().graphs.add(clone);
     *result = reinterpret_cast<CUgraph>(clone.get());
@@ -114,7 +141,9 @@ CUresult CUDAAPI cuGraphNodeFindInClone(CUgraphNode* result, CUgraphNode origina
     SOFTGPU_GRAPH(clone, graph);
     SOFTGPU_NOT_NULL(result);
     for (const auto& candidate : graph->nodes) {
-        if (candidate->origin != node->id) continue;
+        if (candidate->origin != node->id) {
+            continue;
+        }
         *result = handle_of(candidate.get());
         return CUDA_SUCCESS;
     }
@@ -186,7 +215,9 @@ CUresult CUDAAPI cuGraphDestroyNode(CUgraphNode handle) {
     SOFTGPU_GRAPHS();
     SOFTGPU_NODE(handle, node);
     // Nodes that allocate or free memory cannot be removed.
-    if (is_memory_node(*node)) return CUDA_ERROR_NOT_SUPPORTED;
+    if (is_memory_node(*node)) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     node->graph->remove(*node);
     return CUDA_SUCCESS;
 }

@@ -16,15 +16,21 @@ CUresult make_executable(CUgraphExec* result, CUgraph handle, unsigned long long
         SOFTGPU_GRAPHS();
         SOFTGPU_GRAPH(handle, graph);
         const CUresult made = instantiate(graph, flags, params, result);
-        if (made == CUDA_SUCCESS) plan = graphs().executables.find(*result)->plan;
+        if (made == CUDA_SUCCESS) {
+            plan = graphs().executables.find(*result)->plan;
+        }
         return made;
     });
 }
 
 CUresult make_executable_with_log(CUgraphExec* result, CUgraph graph, CUgraphNode* error_node, char* log,
                                   size_t log_bytes) {
-    if (error_node != nullptr) *error_node = nullptr;
-    if (log != nullptr && log_bytes != 0) log[0] = '\0';
+    if (error_node != nullptr) {
+        *error_node = nullptr;
+    }
+    if (log != nullptr && log_bytes != 0) {
+        log[0] = '\0';
+    }
     return make_executable(result, graph, 0, nullptr);
 }
 
@@ -40,7 +46,9 @@ CUresult update_executable(CUgraphExec handle, CUgraph graph_handle, CUgraphExec
         SOFTGPU_EXECUTABLE(handle, executable);
         SOFTGPU_GRAPH(graph_handle, graph);
         info = update(*executable->graph, *graph);
-        if (info.result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+        if (info.result != CU_GRAPH_EXEC_UPDATE_SUCCESS) {
+            return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+        }
         executable->renew_plan();
         plan = executable->plan;
         return CUDA_SUCCESS;
@@ -60,8 +68,12 @@ CUresult set_child(CUgraphExec handle, CUgraphNode node_handle, CUgraph child_ha
     SOFTGPU_GRAPH(child_handle, graph);
     Node* mine = executable->find(*node);
     const auto* child = mine == nullptr ? nullptr : std::get_if<ChildPayload>(mine->payload.get());
-    if (child == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (update(*child->graph, *graph).result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
+    if (child == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (update(*child->graph, *graph).result != CU_GRAPH_EXEC_UPDATE_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     executable->renew_plan();
     return CUDA_SUCCESS;
 }
@@ -84,7 +96,9 @@ CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec* result, CUgraph graph, CUgra
 }
 CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* result, CUgraph graph, unsigned long long flags) {
     // An upload needs a stream, which this form cannot pass.
-    if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return make_executable(result, graph, flags, nullptr);
 }
 CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec* result, CUgraph graph,
@@ -117,23 +131,31 @@ CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec handle) {
 
 CUresult CUDAAPI cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
     std::shared_ptr<Executable> executable;
-    if (const CUresult error = find_executable(handle, executable); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = find_executable(handle, executable); error != CUDA_SUCCESS) {
+        return error;
+    }
     SOFTGPU_STREAM(stream_handle, stream);
     return refuse_captured(stream);  // a plan needs no upload
 }
 
 CUresult CUDAAPI cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
     std::shared_ptr<Executable> executable;
-    if (const CUresult error = find_executable(handle, executable); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = find_executable(handle, executable); error != CUDA_SUCCESS) {
+        return error;
+    }
     SOFTGPU_STREAM(stream_handle, stream);
     // A graph launch cannot be captured.
-    if (const CUresult refused = refuse_captured(stream); refused != CUDA_SUCCESS) return refused;
+    if (const CUresult refused = refuse_captured(stream); refused != CUDA_SUCCESS) {
+        return refused;
+    }
     return launch(executable, stream);
 }
 
 CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec executable, CUgraph graph, CUgraphNode* error_node,
                                    CUgraphExecUpdateResult* update_result) {
-    if (error_node == nullptr || update_result == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (error_node == nullptr || update_result == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     CUgraphExecUpdateResultInfo info{CU_GRAPH_EXEC_UPDATE_ERROR, nullptr, nullptr};
     const CUresult result = update_executable(executable, graph, info);
     *error_node = info.errorNode;
@@ -156,7 +178,9 @@ CUresult CUDAAPI cuGraphNodeSetEnabled(CUgraphExec handle, CUgraphNode node_hand
     SOFTGPU_EXECUTABLE(handle, executable);
     SOFTGPU_NODE(node_handle, node);
     Node* mine = executable->find(*node);
-    if (mine == nullptr || !can_be_disabled(*mine)) return CUDA_ERROR_INVALID_VALUE;
+    if (mine == nullptr || !can_be_disabled(*mine)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     mine->enabled = enabled != 0;
     executable->renew_plan();
     return CUDA_SUCCESS;
@@ -168,7 +192,9 @@ CUresult CUDAAPI cuGraphNodeGetEnabled(CUgraphExec handle, CUgraphNode node_hand
     SOFTGPU_NODE(node_handle, node);
     SOFTGPU_NOT_NULL(enabled);
     const Node* mine = executable->find(*node);
-    if (mine == nullptr || !can_be_disabled(*mine)) return CUDA_ERROR_INVALID_VALUE;
+    if (mine == nullptr || !can_be_disabled(*mine)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *enabled = mine->enabled ? 1 : 0;
     return CUDA_SUCCESS;
 }
@@ -176,18 +202,24 @@ CUresult CUDAAPI cuGraphNodeGetEnabled(CUgraphExec handle, CUgraphNode node_hand
 CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
     Device* found;
     const CUresult result = find_device(device, found);
-    if (result == CUDA_SUCCESS) GraphMemory::trim(*found);
+    if (result == CUDA_SUCCESS) {
+        GraphMemory::trim(*found);
+    }
     return result;
 }
 
 CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void* value) {
     Device* found;
     const CUresult result = find_device(device, found);
-    if (result != CUDA_SUCCESS) return result;
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
     SOFTGPU_NOT_NULL(value);
     const bool high = is_high(attribute);
-    if (!high && attribute != CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT && attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
+    if (!high && attribute != CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT &&
+        attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     const GraphMemoryCount& count = found->graph_memory;
     const cuuint64_t bytes = high ? count.high_bytes.load() : count.bytes.load();
     std::memcpy(value, &bytes, sizeof bytes);
@@ -197,11 +229,15 @@ CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attrib
 CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void* value) {
     Device* found;
     const CUresult result = find_device(device, found);
-    if (result != CUDA_SUCCESS) return result;
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
     SOFTGPU_NOT_NULL(value);
     cuuint64_t bytes = 0;
     std::memcpy(&bytes, value, sizeof bytes);
-    if (bytes != 0 || !is_high(attribute)) return CUDA_ERROR_INVALID_VALUE;
+    if (bytes != 0 || !is_high(attribute)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     found->graph_memory.high_bytes.store(found->graph_memory.bytes.load());
     return CUDA_SUCCESS;
 }

@@ -20,7 +20,9 @@ CUresult copy_list(const std::vector<T>& list, size_t* count, bool has_room, Get
         *count = list.size();
         return CUDA_SUCCESS;
     }
-    for (std::size_t i = 0; i < *count; ++i) put(i, i < list.size() ? &list[i] : nullptr);
+    for (std::size_t i = 0; i < *count; ++i) {
+        put(i, i < list.size() ? &list[i] : nullptr);
+    }
     *count = std::min(*count, list.size());
     return CUDA_SUCCESS;
 }
@@ -34,11 +36,17 @@ inline CUresult give_nodes(const std::vector<Node*>& list, CUgraphNode* nodes, s
 // Resolves handles to nodes of one graph. Returns false if a handle is invalid or occurs twice.
 inline bool find_dependencies(const Graph& graph, const CUgraphNode* handles, size_t count,
                               std::vector<Node*>& result) {
-    if (handles == nullptr && count != 0) return false;
+    if (handles == nullptr && count != 0) {
+        return false;
+    }
     for (size_t i = 0; i < count; ++i) {
         const auto node = graphs().nodes.find(handles[i]);
-        if (node == nullptr || node->graph != &graph) return false;
-        if (std::find(result.begin(), result.end(), node.get()) != result.end()) return false;
+        if (node == nullptr || node->graph != &graph) {
+            return false;
+        }
+        if (std::find(result.begin(), result.end(), node.get()) != result.end()) {
+            return false;
+        }
         result.push_back(node.get());
     }
     return true;
@@ -57,7 +65,9 @@ template <class Make>
 CUresult with_local_room(Make make) {
     std::shared_ptr<const Plan> plan;
     const CUresult result = make(plan);
-    if (plan != nullptr) Executable::make_local_room(*plan);
+    if (plan != nullptr) {
+        Executable::make_local_room(*plan);
+    }
     return result;
 }
 

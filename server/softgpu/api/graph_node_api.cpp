@@ -15,10 +15,13 @@ CUresult add_node(CUgraphNode* result, CUgraph handle, const CUgraphNode* depend
     SOFTGPU_GRAPH(handle, graph);
     SOFTGPU_NOT_NULL(result);
     std::vector<Node*> before;
-    if (!find_dependencies(*graph, dependencies, count, before) || !good_edges(edges, count))
+    if (!find_dependencies(*graph, dependencies, count, before) || !good_edges(edges, count)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     PayloadPtr payload;
-    if (const CUresult error = make(*graph, payload); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = make(*graph, payload); error != CUDA_SUCCESS) {
+        return error;
+    }
     Node* node = graph->add(std::move(payload), before);
     graphs().nodes.add(graph->nodes.back());
     *result = handle_of(node);
@@ -32,8 +35,12 @@ CUresult change_node(CUgraphExec executable_handle, bool of_executable, CUgraphN
         SOFTGPU_GRAPHS();
         SOFTGPU_NODE(handle, node);
         PayloadPtr payload;
-        if (const CUresult error = make(*node->graph, payload); error != CUDA_SUCCESS) return error;
-        if (type_of(*payload) != type_of(*node->payload)) return CUDA_ERROR_INVALID_VALUE;
+        if (const CUresult error = make(*node->graph, payload); error != CUDA_SUCCESS) {
+            return error;
+        }
+        if (type_of(*payload) != type_of(*node->payload)) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
         if (!of_executable) {
             node->payload = std::move(payload);
             return CUDA_SUCCESS;
@@ -56,7 +63,9 @@ CUresult ask_node(CUgraphNode handle, const void* result, Give give) {
     SOFTGPU_NODE(handle, node);
     SOFTGPU_NOT_NULL(result);
     const P* payload = std::get_if<P>(node->payload.get());
-    if (payload == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (payload == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     give(*payload);
     return CUDA_SUCCESS;
 }
@@ -114,10 +123,13 @@ CUcontext context_of(CUgraphNode handle) {
 // The library's kernel of this function, by which the runtime finds its own function; null if there is none.
 CUkernel kernel_of(const KernelCall& call) {
     const auto library = state().libraries.find(call.module->library);
-    if (library == nullptr) return nullptr;
+    if (library == nullptr) {
+        return nullptr;
+    }
     for (const CompiledFunction& function : library->code->functions) {
-        if (function.entry && function.name == call.function->code->name)
+        if (function.entry && function.name == call.function->code->name) {
             return reinterpret_cast<CUkernel>(library->kernel(function).get());
+        }
     }
     return nullptr;
 }
@@ -196,7 +208,9 @@ CUresult CUDAAPI cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph graph, const C
     return add_node(node, graph, dependencies, count, nullptr, [=](const Graph& within, PayloadPtr& payload) {
         for (const auto& other : within.nodes) {
             const auto* free = std::get_if<FreePayload>(other->payload.get());
-            if (free != nullptr && free->pointer == pointer) return CUDA_ERROR_INVALID_VALUE;
+            if (free != nullptr && free->pointer == pointer) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
         }
         return make_free(pointer, payload);
     });
@@ -218,9 +232,10 @@ CUresult CUDAAPI cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_P
     SOFTGPU_NOT_NULL(params);
     CUDA_KERNEL_NODE_PARAMS all{};
     const CUresult result = get_kernel(node, &all);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         *params = {all.func,      all.gridDimX,  all.gridDimY,       all.gridDimZ,     all.blockDimX,
                    all.blockDimY, all.blockDimZ, all.sharedMemBytes, all.kernelParams, all.extra};
+    }
     return result;
 }
 CUresult CUDAAPI cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
@@ -287,8 +302,10 @@ CUresult CUDAAPI cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BAT
 }
 CUresult CUDAAPI cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* params) {
     // Child graphs and allocations cannot be changed.
-    if (params != nullptr && (params->type == CU_GRAPH_NODE_TYPE_GRAPH || params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC))
+    if (params != nullptr &&
+        (params->type == CU_GRAPH_NODE_TYPE_GRAPH || params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)) {
         return CUDA_ERROR_NOT_SUPPORTED;
+    }
     return change_node(nullptr, !kForExecutable, node, any_maker(params));
 }
 
@@ -325,19 +342,26 @@ CUresult CUDAAPI cuGraphExecBatchMemOpNodeSetParams(CUgraphExec executable, CUgr
 
 CUresult CUDAAPI cuGraphExecNodeSetParams(CUgraphExec executable, CUgraphNode node, CUgraphNodeParams* params) {
     SOFTGPU_NOT_NULL(params);
-    if (params->type == CU_GRAPH_NODE_TYPE_GRAPH)
+    if (params->type == CU_GRAPH_NODE_TYPE_GRAPH) {
         return cuGraphExecChildGraphNodeSetParams(executable, node, params->graph.graph);
-    if (params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     return change_node(executable, kForExecutable, node, any_maker(params));
 }
 
 CUresult CUDAAPI cuGraphKernelNodeGetAttribute(CUgraphNode handle, CUkernelNodeAttrID attribute,
                                                CUkernelNodeAttrValue* value) {
-    if (!known_kernel_attribute(attribute)) return CUDA_ERROR_INVALID_VALUE;
+    if (!known_kernel_attribute(attribute)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return ask_node<KernelPayload>(handle, value, [&](const KernelPayload& kernel) {
         const auto found = kernel.attributes.find(attribute);
         *value = found == kernel.attributes.end() ? CUlaunchAttributeValue{} : found->second;
-        if (attribute == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) value->cooperative = kernel.call.cooperative ? 1 : 0;
+        if (attribute == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
+            value->cooperative = kernel.call.cooperative ? 1 : 0;
+        }
     });
 }
 
@@ -346,10 +370,14 @@ CUresult CUDAAPI cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeA
     SOFTGPU_GRAPHS();
     SOFTGPU_NODE(handle, node);
     const auto* kernel = std::get_if<KernelPayload>(node->payload.get());
-    if (value == nullptr || kernel == nullptr || !known_kernel_attribute(attribute)) return CUDA_ERROR_INVALID_VALUE;
+    if (value == nullptr || kernel == nullptr || !known_kernel_attribute(attribute)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (attribute == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
         const auto& cluster = value->clusterDim;
-        if (cluster.x > 1 || cluster.y > 1 || cluster.z > 1) return CUDA_ERROR_NOT_SUPPORTED;
+        if (cluster.x > 1 || cluster.y > 1 || cluster.z > 1) {
+            return CUDA_ERROR_NOT_SUPPORTED;
+        }
     }
     node->payload = kernel_with(*kernel, attribute, *value);
     return CUDA_SUCCESS;
@@ -360,7 +388,9 @@ CUresult CUDAAPI cuGraphKernelNodeCopyAttributes(CUgraphNode to_handle, CUgraphN
     SOFTGPU_NODE(to_handle, to);
     SOFTGPU_NODE(from_handle, from);
     const auto* source = std::get_if<KernelPayload>(from->payload.get());
-    if (source == nullptr || !std::holds_alternative<KernelPayload>(*to->payload)) return CUDA_ERROR_INVALID_VALUE;
+    if (source == nullptr || !std::holds_alternative<KernelPayload>(*to->payload)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     for (const auto& [attribute, value] : source->attributes) {
         to->payload = kernel_with(std::get<KernelPayload>(*to->payload), attribute, value);
     }

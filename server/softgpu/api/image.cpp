@@ -39,7 +39,9 @@ CUresult ptx_of_container(fatbin::Bytes container, std::string& text, std::strin
         std::uint32_t arch = 0, ptx_arch = ~0U;
         for (const auto& entry : *entries) {
             arch = std::max(arch, entry.arch);
-            if (entry.kind == fatbin::Kind::ptx) ptx_arch = std::min(ptx_arch, entry.arch);
+            if (entry.kind == fatbin::Kind::ptx) {
+                ptx_arch = std::min(ptx_arch, entry.arch);
+            }
         }
         message = ptx_arch == ~0U ? machine_code_message(arch) : newer_target_message(ptx_arch);
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
@@ -56,13 +58,19 @@ CUresult ptx_of_container(fatbin::Bytes container, std::string& text, std::strin
 // nvcc links this library, as machine code, into every program of several units.
 bool is_device_runtime(fatbin::Bytes container) {
     const auto entries = fatbin::container_entries(container);
-    if (!entries) return false;
+    if (!entries) {
+        return false;
+    }
     for (const auto& entry : fatbin::select(*entries, kCapability, fatbin::Preference::cubin_only)) {
         const auto unpacked = fatbin::unpack(entry);
-        if (!unpacked) continue;
+        if (!unpacked) {
+            continue;
+        }
         const auto bytes = unpacked->bytes();
         const std::string_view code(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-        if (code.find(kDeviceRuntimeSymbol) != std::string_view::npos) return true;
+        if (code.find(kDeviceRuntimeSymbol) != std::string_view::npos) {
+            return true;
+        }
     }
     return false;
 }
@@ -71,9 +79,13 @@ bool is_device_runtime(fatbin::Bytes container) {
 
 JitOptions read_jit_options(unsigned count, CUjit_option* options, void** values) {
     JitOptions result;
-    if (options == nullptr || values == nullptr) return result;
+    if (options == nullptr || values == nullptr) {
+        return result;
+    }
     for (unsigned i = 0; i < count; ++i) {
-        if (options[i] == CU_JIT_ERROR_LOG_BUFFER) result.error_log = static_cast<char*>(values[i]);
+        if (options[i] == CU_JIT_ERROR_LOG_BUFFER) {
+            result.error_log = static_cast<char*>(values[i]);
+        }
         if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) {
             result.error_log_bytes = static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(values[i]) & 0xFFFFFFFF);
             result.error_log_size_slot = &values[i];
@@ -83,7 +95,9 @@ JitOptions read_jit_options(unsigned count, CUjit_option* options, void** values
 }
 
 void write_jit_log(const JitOptions& options, const std::string& text) {
-    if (!text.empty()) std::fprintf(stderr, "gpupool software GPU: %s\n", text.c_str());
+    if (!text.empty()) {
+        std::fprintf(stderr, "gpupool software GPU: %s\n", text.c_str());
+    }
     std::size_t written = 0;
     if (options.error_log != nullptr && options.error_log_bytes > 0) {
         written = std::min(text.size(), options.error_log_bytes - 1);
@@ -114,7 +128,9 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
     CUresult error = ptx_of_container(inspected->bytes, text, message);
-    if (error != CUDA_ERROR_NO_BINARY_FOR_GPU) return error;
+    if (error != CUDA_ERROR_NO_BINARY_FOR_GPU) {
+        return error;
+    }
     // With separate compilation there is PTX of each unit, but not of the linked program.
     std::vector<std::string> units;
     for (const fatbin::Bytes part : inspected->prelinked) {
@@ -124,11 +140,17 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
             unit = kDeviceRuntimePtx;
             error = CUDA_SUCCESS;
         }
-        if (error == CUDA_ERROR_NO_BINARY_FOR_GPU) break;
-        if (error != CUDA_SUCCESS) return error;
+        if (error == CUDA_ERROR_NO_BINARY_FOR_GPU) {
+            break;
+        }
+        if (error != CUDA_SUCCESS) {
+            return error;
+        }
         units.push_back(std::move(unit));
     }
-    if (error != CUDA_SUCCESS) return error;
+    if (error != CUDA_SUCCESS) {
+        return error;
+    }
     text = ptx::join_units(units);
     message.clear();  // the units provide what the whole image lacked
     return CUDA_SUCCESS;

@@ -19,7 +19,9 @@ int dynamic_shared_limit(const CompiledFunction& code, const std::map<int, int>&
 }
 
 int resident_blocks(const CompiledFunction& code, int threads, std::size_t dynamic_shared_bytes) {
-    if (threads <= 0 || threads > static_cast<int>(code.max_threads)) return 0;
+    if (threads <= 0 || threads > static_cast<int>(code.max_threads)) {
+        return 0;
+    }
     const std::size_t shared = code.shared_bytes + dynamic_shared_bytes + 1024;
     const int by_threads = 2048 / ((threads + 31) / 32 * 32);
     const int by_shared = static_cast<int>(233472 / shared);
@@ -65,14 +67,18 @@ const char* name_of(FaultKind kind) {
 // Formats "illegal address at PTX line 7, address 0x10: no allocation is there"; omits what is unknown.
 std::string describe(const Fault& fault) {
     std::string text = name_of(fault.kind);
-    if (fault.line != 0) text += " at PTX line " + std::to_string(fault.line);
+    if (fault.line != 0) {
+        text += " at PTX line " + std::to_string(fault.line);
+    }
     const bool addressed = fault.kind == FaultKind::illegal_address || fault.kind == FaultKind::misaligned_address;
     if (addressed) {
         char address[32];
         std::snprintf(address, sizeof address, ", address 0x%llx", static_cast<unsigned long long>(fault.address));
         text += address;
     }
-    if (fault.detail[0] != '\0') text += std::string(": ") + fault.detail;
+    if (fault.detail[0] != '\0') {
+        text += std::string(": ") + fault.detail;
+    }
     return text;
 }
 
@@ -80,16 +86,26 @@ CUresult check(const KernelRequest& request, const Function& function, const std
     const CompiledFunction& code = *function.code;
     constexpr std::uint64_t limits[6] = {2147483647, 65535, 65535, 1024, 1024, 64};
     for (int i = 0; i < 3; ++i) {
-        if (request.grid[i] == 0 || request.grid[i] > limits[i]) return CUDA_ERROR_INVALID_VALUE;
-        if (request.block[i] == 0 || request.block[i] > limits[3 + i]) return CUDA_ERROR_INVALID_VALUE;
-        if (code.required_threads[0] != 0 && request.block[i] != code.required_threads[i])
+        if (request.grid[i] == 0 || request.grid[i] > limits[i]) {
             return CUDA_ERROR_INVALID_VALUE;
+        }
+        if (request.block[i] == 0 || request.block[i] > limits[3 + i]) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        if (code.required_threads[0] != 0 && request.block[i] != code.required_threads[i]) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
     }
     const std::uint64_t threads = std::uint64_t{request.block[0]} * request.block[1] * request.block[2];
-    if (threads > 1024) return CUDA_ERROR_INVALID_VALUE;
-    if (threads > code.max_threads) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-    if (request.shared_bytes > static_cast<unsigned>(dynamic_shared_limit(code, attributes)))
+    if (threads > 1024) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (threads > code.max_threads) {
+        return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+    }
+    if (request.shared_bytes > static_cast<unsigned>(dynamic_shared_limit(code, attributes))) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (request.cooperative) {
         const std::uint64_t blocks = std::uint64_t{request.grid[0]} * request.grid[1] * request.grid[2];
         const int per_sm = resident_blocks(code, static_cast<int>(threads), request.shared_bytes);
@@ -107,10 +123,16 @@ CUresult choose_cluster(const KernelRequest& request, const CompiledFunction& co
                         const std::map<int, int>& attributes, unsigned (&cluster)[3]) {
     for (int i = 0; i < 3; ++i) {
         const unsigned asked = request.cluster[i], required = code.required_cluster[i];
-        if (asked != 0 && required != 0 && asked != required) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+        if (asked != 0 && required != 0 && asked != required) {
+            return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+        }
         cluster[i] = asked != 0 ? asked : required != 0 ? required : 1;
-        if (cluster[i] > kMaxClusterBlocks) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
-        if (request.grid[i] % cluster[i] != 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+        if (cluster[i] > kMaxClusterBlocks) {
+            return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+        }
+        if (request.grid[i] % cluster[i] != 0) {
+            return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+        }
     }
     const auto found = attributes.find(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED);
     const bool larger = found != attributes.end() && found->second != 0;
@@ -123,22 +145,31 @@ CUresult choose_cluster(const KernelRequest& request, const CompiledFunction& co
 CUresult gather_params(const KernelRequest& request, const CompiledFunction& code, std::vector<std::uint8_t>& buffer) {
     buffer.assign(code.param_bytes, 0);
     if (request.extra != nullptr) {
-        if (request.params != nullptr) return CUDA_ERROR_INVALID_VALUE;
+        if (request.params != nullptr) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
         const void* from = nullptr;
         std::size_t bytes = 0;
         for (void** at = request.extra; *at != CU_LAUNCH_PARAM_END; at += 2) {
-            if (*at == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            if (*at == CU_LAUNCH_PARAM_BUFFER_POINTER) {
                 from = at[1];
-            else if (*at == CU_LAUNCH_PARAM_BUFFER_SIZE)
+            } else if (*at == CU_LAUNCH_PARAM_BUFFER_SIZE) {
                 bytes = *static_cast<std::size_t*>(at[1]);
-            else
+            } else {
                 return CUDA_ERROR_INVALID_VALUE;
+            }
         }
-        if (bytes < code.param_bytes || (bytes != 0 && from == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-        if (!buffer.empty()) std::memcpy(buffer.data(), from, buffer.size());
+        if (bytes < code.param_bytes || (bytes != 0 && from == nullptr)) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        if (!buffer.empty()) {
+            std::memcpy(buffer.data(), from, buffer.size());
+        }
         return CUDA_SUCCESS;
     }
-    if (code.params.empty()) return CUDA_SUCCESS;
+    if (code.params.empty()) {
+        return CUDA_SUCCESS;
+    }
     SOFTGPU_NOT_NULL(request.params);
     for (std::size_t i = 0; i < code.params.size(); ++i) {
         SOFTGPU_NOT_NULL(request.params[i]);
@@ -150,7 +181,9 @@ CUresult gather_params(const KernelRequest& request, const CompiledFunction& cod
 }  // namespace
 
 CUresult make_kernel_call(const KernelRequest& request, KernelCall& call) {
-    if (const CUresult error = find_function(request.function, call.function); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = find_function(request.function, call.function); error != CUDA_SUCCESS) {
+        return error;
+    }
     const Function& function = *call.function;
     if (const std::string& refusal = function.code->refusal; !refusal.empty()) {
         std::fprintf(stderr, "gpupool software GPU: kernel '%s' cannot run: PTX %s\n", function.code->name.c_str(),
@@ -162,18 +195,26 @@ CUresult make_kernel_call(const KernelRequest& request, KernelCall& call) {
         const Lock lock(call.function->mutex);
         attributes = call.function->attributes;
     }
-    if (const CUresult error = check(request, function, attributes); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = check(request, function, attributes); error != CUDA_SUCCESS) {
+        return error;
+    }
     std::vector<std::uint8_t> params;
-    if (const CUresult error = gather_params(request, *function.code, params); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = gather_params(request, *function.code, params); error != CUDA_SUCCESS) {
+        return error;
+    }
     call.module = function.module->shared_from_this();
     call.params.assign((params.size() + 7) / 8 + 1, 0);
-    if (!params.empty()) std::memcpy(call.params.data(), params.data(), params.size());
+    if (!params.empty()) {
+        std::memcpy(call.params.data(), params.data(), params.size());
+    }
     std::copy(request.grid, request.grid + 3, call.grid);
     std::copy(request.block, request.block + 3, call.block);
     call.shared_bytes = request.shared_bytes;
     call.cooperative = request.cooperative;
-    if (const CUresult error = choose_cluster(request, *function.code, attributes, call.cluster); error != CUDA_SUCCESS)
+    if (const CUresult error = choose_cluster(request, *function.code, attributes, call.cluster);
+        error != CUDA_SUCCESS) {
         return error;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -192,7 +233,9 @@ CUresult run_kernel(const KernelCall& call, Context& context, std::uint32_t text
         const Lock lock(context.order_mutex);
         launched.device = std::uint64_t{1} << context.device->ordinal;
         launched.reachable = launched.device;
-        for (const auto& peer : context.peers) launched.reachable |= std::uint64_t{1} << peer.first;
+        for (const auto& peer : context.peers) {
+            launched.reachable |= std::uint64_t{1} << peer.first;
+        }
     }
     if (code.may_recurse) {
         const Lock lock(context.order_mutex);
@@ -209,10 +252,16 @@ CUresult run_kernel(const KernelCall& call, Context& context, std::uint32_t text
         AddressSpace::instance().add(launched.grid_workspace, workspace.size() * 8);
     }
     const auto begin = Clock::now();
-    if (settings().kernel_limit.count() != 0) launched.deadline = begin + settings().kernel_limit;
+    if (settings().kernel_limit.count() != 0) {
+        launched.deadline = begin + settings().kernel_limit;
+    }
     const Fault fault = Grid::run(launched, call.cooperative, context.stop);
-    if (fault.kind == FaultKind::none) idle_until(begin + settings().kernel_duration, context.stop);
-    if (call.cooperative) AddressSpace::instance().remove(launched.grid_workspace, workspace.size() * 8);
+    if (fault.kind == FaultKind::none) {
+        idle_until(begin + settings().kernel_duration, context.stop);
+    }
+    if (call.cooperative) {
+        AddressSpace::instance().remove(launched.grid_workspace, workspace.size() * 8);
+    }
     std::fflush(stdout);  // device printf
     // A failed assertion has printed its own message.
     if (fault.kind != FaultKind::none && fault.kind != FaultKind::stopped && fault.kind != FaultKind::assertion) {
@@ -227,13 +276,18 @@ CUresult launch(const KernelRequest& request, CUstream handle) {
     SOFTGPU_READY();
     SOFTGPU_STREAM(handle, stream);
     auto call = std::make_shared<KernelCall>();
-    if (const CUresult error = make_kernel_call(request, *call); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = make_kernel_call(request, *call); error != CUDA_SUCCESS) {
+        return error;
+    }
     Context& context = stream->context;
-    if (call->module->context.get() != &context) return CUDA_ERROR_INVALID_HANDLE;
+    if (call->module->context.get() != &context) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     CUresult result;
     if (captured(
-            stream, [&] { return kernel_payload(std::move(*call)); }, result))
+            stream, [&] { return kernel_payload(std::move(*call)); }, result)) {
         return result;
+    }
     const std::uint32_t textures = TextureTable::instance().generation();
     context.make_local_room(call->function->code->local_bytes);
     const SharedLock submitting(context.submission_mutex);
@@ -245,8 +299,12 @@ CUresult max_active(int* blocks, CUfunction handle, int threads, std::size_t sha
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(blocks);
     std::shared_ptr<Function> function;
-    if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) return error;
-    if (threads <= 0) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (threads <= 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *blocks = resident_blocks(*function->code, threads, shared_bytes);
     return CUDA_SUCCESS;
 }
@@ -254,18 +312,26 @@ CUresult max_active(int* blocks, CUfunction handle, int threads, std::size_t sha
 CUresult potential_block(int* grid, int* block, CUfunction handle, CUoccupancyB2DSize shared_of,
                          std::size_t shared_bytes, int limit) {
     SOFTGPU_READY();
-    if (grid == nullptr || block == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (grid == nullptr || block == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     std::shared_ptr<Function> function;
-    if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) {
+        return error;
+    }
     const int most = limit > 0 ? std::min<int>(limit, static_cast<int>(function->code->max_threads))
                                : static_cast<int>(function->code->max_threads);
     int best = 0, best_threads = 0;
     for (int threads = most / 32 * 32 == 0 ? most : most / 32 * 32; threads > 0; threads -= 32) {
         const std::size_t shared = shared_of != nullptr ? shared_of(threads) : shared_bytes;
         const int blocks = resident_blocks(*function->code, threads, shared);
-        if (blocks * threads > best_threads) best_threads = blocks * threads, best = threads;
+        if (blocks * threads > best_threads) {
+            best_threads = blocks * threads, best = threads;
+        }
     }
-    if (best == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (best == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const std::size_t shared = shared_of != nullptr ? shared_of(best) : shared_bytes;
     *block = best;
     *grid = resident_blocks(*function->code, best, shared) * static_cast<int>(HelperPool::instance().size() + 1);
@@ -300,14 +366,20 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction funct
                           params,
                           extra,
                           false};
-    if (config->numAttrs != 0 && config->attrs == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (config->numAttrs != 0 && config->attrs == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     std::vector<CUevent> recorded;
     for (unsigned i = 0; i < config->numAttrs; ++i) {
         const CUlaunchAttribute& attribute = config->attrs[i];
-        if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) request.cooperative = attribute.value.cooperative != 0;
+        if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
+            request.cooperative = attribute.value.cooperative != 0;
+        }
         if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
             const auto& cluster = attribute.value.clusterDim;
-            if (cluster.x == 0 || cluster.y == 0 || cluster.z == 0) return CUDA_ERROR_INVALID_VALUE;
+            if (cluster.x == 0 || cluster.y == 0 || cluster.z == 0) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
             request.cluster[0] = cluster.x, request.cluster[1] = cluster.y, request.cluster[2] = cluster.z;
         }
         if (attribute.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
@@ -318,8 +390,12 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction funct
     }
     for (const CUevent event : recorded) {
         const auto known = state().events.find(event);
-        if (known == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-        if ((known->flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_NOT_SUPPORTED;
+        if (known == nullptr) {
+            return CUDA_ERROR_INVALID_HANDLE;
+        }
+        if ((known->flags & CU_EVENT_DISABLE_TIMING) == 0) {
+            return CUDA_ERROR_NOT_SUPPORTED;
+        }
     }
     CUresult result = launch(request, config->hStream);
     // Recorded at the kernel's end, the latest time at which they may be complete.
@@ -352,9 +428,13 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block
 
 CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle, const CUlaunchConfig* config) {
     SOFTGPU_READY();
-    if (size == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (size == nullptr || config == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     std::shared_ptr<Function> function;
-    if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) {
+        return error;
+    }
     const Lock lock(function->mutex);
     const auto found = function->attributes.find(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED);
     const bool larger = found != function->attributes.end() && found->second != 0;
@@ -365,12 +445,18 @@ CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle
 // The blocks of a cluster run on one processor here, so every block count that fits is possible.
 CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* count, CUfunction handle, const CUlaunchConfig* config) {
     SOFTGPU_READY();
-    if (count == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (count == nullptr || config == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     std::shared_ptr<Function> function;
-    if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) {
+        return error;
+    }
     KernelRequest request{handle, {config->gridDimX, config->gridDimY, config->gridDimZ}};
     for (unsigned i = 0; i < config->numAttrs; ++i) {
-        if (config->attrs[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
+        if (config->attrs[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+            continue;
+        }
         const auto& asked = config->attrs[i].value.clusterDim;
         request.cluster[0] = asked.x, request.cluster[1] = asked.y, request.cluster[2] = asked.z;
     }
@@ -380,8 +466,9 @@ CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* count, CUfunction handle, con
         attributes = function->attributes;
     }
     unsigned cluster[3];
-    if (const CUresult error = choose_cluster(request, *function->code, attributes, cluster); error != CUDA_SUCCESS)
+    if (const CUresult error = choose_cluster(request, *function->code, attributes, cluster); error != CUDA_SUCCESS) {
         return error;
+    }
     const auto threads = static_cast<int>(config->blockDimX * config->blockDimY * config->blockDimZ);
     const int blocks = resident_blocks(*function->code, threads, config->sharedMemBytes);
     const auto size = static_cast<int>(cluster[0] * cluster[1] * cluster[2]);
@@ -391,9 +478,13 @@ CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* count, CUfunction handle, con
 
 CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction handle, int blocks, int threads) {
     SOFTGPU_READY();
-    if (bytes == nullptr || blocks <= 0 || threads <= 0) return CUDA_ERROR_INVALID_VALUE;
+    if (bytes == nullptr || blocks <= 0 || threads <= 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     std::shared_ptr<Function> function;
-    if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) {
+        return error;
+    }
     const std::size_t taken = function->code->shared_bytes + 1024;
     const std::size_t share = 233472U / static_cast<unsigned>(blocks);
     *bytes = share > taken ? std::min<std::size_t>(share - taken, kMaxSharedBytes) : 0;

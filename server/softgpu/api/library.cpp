@@ -15,11 +15,15 @@ CUresult Library::module(const ContextPtr& context, std::shared_ptr<Module>& res
         result = modules[context.get()];
         return result != nullptr && state().modules.find(result.get()) != nullptr;
     };
-    if (is_there()) return CUDA_SUCCESS;
+    if (is_there()) {
+        return CUDA_SUCCESS;
+    }
     lock.unlock();
     context->synchronize_exclusively();
     lock.lock();
-    if (is_there()) return CUDA_SUCCESS;
+    if (is_there()) {
+        return CUDA_SUCCESS;
+    }
     auto& found = modules[context.get()];
     found = std::make_shared<Module>(context);
     found->library = this;
@@ -27,9 +31,13 @@ CUresult Library::module(const ContextPtr& context, std::shared_ptr<Module>& res
         code;  // the first context takes this code and its variables; later contexts compile their own
     if (code_taken) {
         std::string message;
-        if (const CUresult error = compile_text(text, compiled, message); error != CUDA_SUCCESS) return error;
+        if (const CUresult error = compile_text(text, compiled, message); error != CUDA_SUCCESS) {
+            return error;
+        }
     }
-    if (const CUresult error = found->take(std::move(compiled)); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = found->take(std::move(compiled)); error != CUDA_SUCCESS) {
+        return error;
+    }
     code_taken = true;
     state().modules.add(found);
     result = found;
@@ -56,13 +64,19 @@ namespace {
 
 CUresult load(CUlibrary* result, const void* image, const JitOptions& options) {
     SOFTGPU_READY();
-    if (result == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (result == nullptr || image == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     auto library = std::make_shared<Library>();
     std::string message;
     CUresult error = ptx_of_image(image, library->text, message);
-    if (error == CUDA_SUCCESS) error = compile_text(library->text, library->code, message);
+    if (error == CUDA_SUCCESS) {
+        error = compile_text(library->text, library->code, message);
+    }
     write_jit_log(options, message);
-    if (error != CUDA_SUCCESS) return error;
+    if (error != CUDA_SUCCESS) {
+        return error;
+    }
     state().libraries.add(library);
     *result = reinterpret_cast<CUlibrary>(library.get());
     return CUDA_SUCCESS;
@@ -71,7 +85,9 @@ CUresult load(CUlibrary* result, const void* image, const JitOptions& options) {
 std::vector<const CompiledFunction*> entries_of(const CompiledModule& code) {
     std::vector<const CompiledFunction*> result;
     for (const auto& function : code.functions) {
-        if (function.entry && function.defined) result.push_back(&function);
+        if (function.entry && function.defined) {
+            result.push_back(&function);
+        }
     }
     return result;
 }
@@ -88,9 +104,15 @@ std::vector<const CompiledFunction*> entries_of(const CompiledModule& code) {
 CUresult variable(const CompiledModule& code, bool managed, const char* name, CUdeviceptr* pointer, size_t* bytes) {
     SOFTGPU_NOT_NULL(name);
     const auto* found = code.find_variable(name);
-    if (found == nullptr || found->managed != managed) return CUDA_ERROR_NOT_FOUND;
-    if (pointer != nullptr) *pointer = found->address;
-    if (bytes != nullptr) *bytes = found->size_bytes;
+    if (found == nullptr || found->managed != managed) {
+        return CUDA_ERROR_NOT_FOUND;
+    }
+    if (pointer != nullptr) {
+        *pointer = found->address;
+    }
+    if (bytes != nullptr) {
+        *bytes = found->size_bytes;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -109,7 +131,9 @@ CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUj
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(path);
     std::ifstream file(path, std::ios::binary);
-    if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+    if (!file) {
+        return CUDA_ERROR_FILE_NOT_FOUND;
+    }
     std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     bytes.append(4096, '\0');
     return load(library, bytes.data(), read_jit_options(count, options, values));
@@ -118,7 +142,9 @@ CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUj
 CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
     SOFTGPU_LIBRARY(handle, library);
     SOFTGPU_NOT_WHILE_CAPTURING();
-    if (state().libraries.remove(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (state().libraries.remove(handle) == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     const Library* gone = library.get();
     state().kernels.remove_if([=](const Kernel& k) { return k.library == gone; });
     state().functions.remove_if([=](const Function& f) { return f.module->library == gone; });
@@ -128,9 +154,13 @@ CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
 
 CUresult CUDAAPI cuLibraryGetKernel(CUkernel* kernel, CUlibrary handle, const char* name) {
     SOFTGPU_LIBRARY(handle, library);
-    if (kernel == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (kernel == nullptr || name == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     for (const auto* entry : entries_of(*library->code)) {
-        if (entry->name != name) continue;
+        if (entry->name != name) {
+            continue;
+        }
         *kernel = reinterpret_cast<CUkernel>(library->kernel(*entry).get());
         return CUDA_SUCCESS;
     }
@@ -146,7 +176,9 @@ CUresult CUDAAPI cuLibraryGetKernelCount(unsigned* count, CUlibrary handle) {
 
 CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUlibrary handle) {
     SOFTGPU_LIBRARY(handle, library);
-    if (kernels == nullptr && count != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (kernels == nullptr && count != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const auto entries = entries_of(*library->code);
     for (unsigned i = 0; i < count && i < entries.size(); ++i) {
         kernels[i] = reinterpret_cast<CUkernel>(library->kernel(*entries[i]).get());
@@ -160,7 +192,9 @@ CUresult CUDAAPI cuLibraryGetModule(CUmodule* result, CUlibrary handle) {
     SOFTGPU_NOT_NULL(result);
     std::shared_ptr<Module> module;
     const CUresult error = library->module(context, module);
-    if (error == CUDA_SUCCESS) *result = reinterpret_cast<CUmodule>(module.get());
+    if (error == CUDA_SUCCESS) {
+        *result = reinterpret_cast<CUmodule>(module.get());
+    }
     return error;
 }
 
@@ -168,7 +202,9 @@ CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* pointer, size_t* bytes, CUlibra
     SOFTGPU_LIBRARY(handle, library);
     SOFTGPU_CONTEXT(context);
     std::shared_ptr<Module> module;
-    if (const CUresult error = library->module(context, module); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = library->module(context, module); error != CUDA_SUCCESS) {
+        return error;
+    }
     return variable(*module->code, false, name, pointer, bytes);
 }
 
@@ -184,7 +220,9 @@ CUresult CUDAAPI cuKernelGetFunction(CUfunction* result, CUkernel handle) {
     SOFTGPU_NOT_NULL(result);
     std::shared_ptr<Function> function;
     const CUresult error = find_function(reinterpret_cast<CUfunction>(handle), function);
-    if (error == CUDA_SUCCESS) *result = reinterpret_cast<CUfunction>(function.get());
+    if (error == CUDA_SUCCESS) {
+        *result = reinterpret_cast<CUfunction>(function.get());
+    }
     return error;
 }
 
@@ -214,7 +252,9 @@ CUresult CUDAAPI cuKernelGetAttribute(int* value, CUfunction_attribute attribute
     SOFTGPU_KERNEL(handle, kernel);
     SOFTGPU_NOT_NULL(value);
     Device* found;
-    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) {
+        return error;
+    }
     const Lock lock(kernel->mutex);
     return function_attribute(*kernel->code, kernel->attributes, attribute, *value);
 }
@@ -222,7 +262,9 @@ CUresult CUDAAPI cuKernelGetAttribute(int* value, CUfunction_attribute attribute
 CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel handle, CUdevice device) {
     SOFTGPU_KERNEL(handle, kernel);
     Device* found;
-    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) {
+        return error;
+    }
     const Lock lock(kernel->mutex);
     if (const CUresult error = set_function_attribute(*kernel->code, kernel->attributes, attribute, value);
         error != CUDA_SUCCESS) {
@@ -231,7 +273,9 @@ CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value,
     // Existing functions get the value too.
     const Lock library_lock(kernel->library->mutex);
     for (const auto& [context, module] : kernel->library->modules) {
-        if (context->device != found) continue;
+        if (context->device != found) {
+            continue;
+        }
         const auto function = module->function(std::string_view(kernel->code->name));
         const Lock function_lock(function->mutex);
         function->attributes[attribute] = value;

@@ -36,10 +36,14 @@ CUresult fail(LinkState& state, CUresult error, const std::string& message) {
 CUresult add(CUlinkState handle, CUjitInputType type, std::string unit, const char* name) {
     SOFTGPU_CONTEXT(context);
     const auto state = link_states().find(handle);
-    if (state == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (state == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     const std::string called = name == nullptr || *name == '\0' ? "a unit" : name;
     const Lock lock(state->mutex);
-    if (type < 0 || type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
+    if (type < 0 || type >= CU_JIT_NUM_INPUT_TYPES) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (type == CU_JIT_INPUT_LIBRARY && unit.find(kDeviceRuntimeMember) != std::string::npos) {
         type = CU_JIT_INPUT_PTX;
         unit = kDeviceRuntimePtx;
@@ -47,7 +51,9 @@ CUresult add(CUlinkState handle, CUjitInputType type, std::string unit, const ch
     if (type != CU_JIT_INPUT_PTX) {
         return fail(*state, CUDA_ERROR_NOT_SUPPORTED, called + " is not PTX: the software GPU links only PTX");
     }
-    if (state->units.size() >= kMaxUnits) return fail(*state, CUDA_ERROR_OUT_OF_MEMORY, "too many units to link");
+    if (state->units.size() >= kMaxUnits) {
+        return fail(*state, CUDA_ERROR_OUT_OF_MEMORY, "too many units to link");
+    }
     // The size may include a terminating zero.
     unit.resize(std::min(unit.size(), unit.find('\0')));
     if (const auto parsed = ptx::parse(unit); !parsed) {
@@ -62,23 +68,31 @@ CUresult add(CUlinkState handle, CUjitInputType type, std::string unit, const ch
 CUresult complete(CUlinkState handle, void** image, std::size_t* bytes) {
     SOFTGPU_CONTEXT(context);
     const auto state = link_states().find(handle);
-    if (state == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (state == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     SOFTGPU_NOT_NULL(image);
     const Lock lock(state->mutex);
     std::string linked = ptx::join_units(state->units);
     // Compile it to find undefined symbols. Loading the image compiles it again.
     std::shared_ptr<CompiledModule> code;
     std::string message;
-    if (compile_text(linked, code, message) != CUDA_SUCCESS) return fail(*state, CUDA_ERROR_UNKNOWN, message);
+    if (compile_text(linked, code, message) != CUDA_SUCCESS) {
+        return fail(*state, CUDA_ERROR_UNKNOWN, message);
+    }
     state->image = std::move(linked);
     *image = state->image.data();
-    if (bytes != nullptr) *bytes = state->image.size() + 1;
+    if (bytes != nullptr) {
+        *bytes = state->image.size() + 1;
+    }
     return CUDA_SUCCESS;
 }
 
 CUresult create(unsigned count, CUjit_option* options, void** values, CUlinkState* result) {
     SOFTGPU_CONTEXT(context);
-    if (result == nullptr || (count != 0 && (options == nullptr || values == nullptr))) return CUDA_ERROR_INVALID_VALUE;
+    if (result == nullptr || (count != 0 && (options == nullptr || values == nullptr))) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     auto state = std::make_shared<LinkState>();
     state->options = read_jit_options(count, options, values);
     link_states().add(state);
@@ -88,7 +102,9 @@ CUresult create(unsigned count, CUjit_option* options, void** values, CUlinkStat
 
 CUresult add_data(CUlinkState state, CUjitInputType type, const void* data, std::size_t bytes, const char* name) {
     SOFTGPU_READY();
-    if (data == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (data == nullptr || bytes == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return add(state, type, std::string(static_cast<const char*>(data), bytes), name);
 }
 
@@ -96,7 +112,9 @@ CUresult add_file(CUlinkState state, CUjitInputType type, const char* path) {
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(path);
     std::ifstream file(path, std::ios::binary);
-    if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+    if (!file) {
+        return CUDA_ERROR_FILE_NOT_FOUND;
+    }
     return add(state, type, {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()}, path);
 }
 

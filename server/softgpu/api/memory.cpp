@@ -17,7 +17,9 @@ constexpr std::uint64_t kMaxHostBytes = std::uint64_t{1} << 46;
 // The machine's RAM and swap: no allocation of host memory can be larger.
 std::uint64_t host_bytes() {
     struct sysinfo info {};
-    if (sysinfo(&info) != 0) return kMaxHostBytes;
+    if (sysinfo(&info) != 0) {
+        return kMaxHostBytes;
+    }
     return (std::uint64_t{info.totalram} + info.totalswap) * info.mem_unit;
 }
 
@@ -29,9 +31,15 @@ void* map_memory(std::uint64_t bytes) {
 }  // namespace
 
 CUresult allocate(const AllocationRequest& request, std::uint64_t& address) {
-    if (request.size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (request.size_bytes > kMaxHostBytes) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (request.kind == MemoryKind::host && request.size_bytes > host_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (request.size_bytes == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (request.size_bytes > kMaxHostBytes) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (request.kind == MemoryKind::host && request.size_bytes > host_bytes()) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     const bool counted =
         request.kind == MemoryKind::device || request.kind == MemoryKind::managed || request.kind == MemoryKind::array;
     // Rounded up like the hardware's allocation unit, so that "used" shows what a program cannot allocate any more.
@@ -39,11 +47,17 @@ CUresult allocate(const AllocationRequest& request, std::uint64_t& address) {
     Device& device = *request.context->device;
     MemoryPool* const pool = request.pool.get();
     const auto take = [&] { return pool != nullptr ? pool->take(device, counted_bytes) : device.take(counted_bytes); };
-    if (counted && !take()) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (counted && !take()) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     void* memory = map_memory(request.size_bytes);
     if (memory == nullptr) {
-        if (counted && pool != nullptr) pool->give(device, counted_bytes);
-        if (counted && pool == nullptr) device.give(counted_bytes);
+        if (counted && pool != nullptr) {
+            pool->give(device, counted_bytes);
+        }
+        if (counted && pool == nullptr) {
+            device.give(counted_bytes);
+        }
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     address = reinterpret_cast<std::uint64_t>(memory);
@@ -65,20 +79,34 @@ CUresult free_of_kind(std::uint64_t address, bool host) {
         SOFTGPU_CONTEXT(context);
     }
     SOFTGPU_NOT_WHILE_CAPTURING();
-    if (address == 0) return CUDA_SUCCESS;
+    if (address == 0) {
+        return CUDA_SUCCESS;
+    }
     Allocation found;
-    if (!state().allocations.find(address, found) || found.begin != address) return CUDA_ERROR_INVALID_VALUE;
+    if (!state().allocations.find(address, found) || found.begin != address) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const bool fits =
         host ? found.kind == MemoryKind::host : found.kind == MemoryKind::device || found.kind == MemoryKind::managed;
-    if (!fits) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult status = found.context->status(); status != CUDA_SUCCESS) return status;
+    if (!fits) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (const CUresult status = found.context->status(); status != CUDA_SUCCESS) {
+        return status;
+    }
     // The driver waits for the work of the context, and of the device's other contexts (measured on an H100).
     found.context->synchronize_exclusively();
     for (const ContextPtr& other : state().contexts.all()) {
-        if (other.get() != found.context && other->device == found.context->device) other->synchronize();
+        if (other.get() != found.context && other->device == found.context->device) {
+            other->synchronize();
+        }
     }
-    if (!state().allocations.remove(address, found)) return CUDA_ERROR_INVALID_VALUE;
-    if (found.graph_memory != nullptr) found.graph_memory->set_held(false);
+    if (!state().allocations.remove(address, found)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (found.graph_memory != nullptr) {
+        found.graph_memory->set_held(false);
+    }
     release_memory(found);
     return CUDA_SUCCESS;
 }
@@ -93,7 +121,9 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
     if (!known) {
         // A module's variable is device memory too, but has no allocation of its own.
         AddressRange range;
-        if (!AddressSpace::instance().find(pointer, range)) return CUDA_ERROR_INVALID_VALUE;
+        if (!AddressSpace::instance().find(pointer, range)) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
         found = {range.begin, range.end - range.begin, MemoryKind::device, nullptr, 0, 0, 0, 0, nullptr, nullptr};
     }
     const bool host = found.kind == MemoryKind::host || found.kind == MemoryKind::registered;
@@ -103,7 +133,9 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
             return put(static_cast<unsigned>(host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE));
         case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return put(pointer);
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-            if (!host && found.kind != MemoryKind::managed) return CUDA_ERROR_INVALID_VALUE;
+            if (!host && found.kind != MemoryKind::managed) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
             return put(reinterpret_cast<void*>(pointer));
         case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
@@ -129,7 +161,9 @@ extern "C" {
 
 CUresult CUDAAPI cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
     SOFTGPU_CONTEXT(context);
-    if (free_bytes == nullptr || total_bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (free_bytes == nullptr || total_bytes == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *total_bytes = context->device->total_bytes;
     *free_bytes = *total_bytes - std::min<std::uint64_t>(*total_bytes, context->device->used_bytes.load());
     return CUDA_SUCCESS;
@@ -141,7 +175,9 @@ CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
     SOFTGPU_NOT_NULL(pointer);
     std::uint64_t address = 0;
     const CUresult result = allocate({context.get(), bytes, MemoryKind::device, 0, nullptr}, address);
-    if (result == CUDA_SUCCESS) *pointer = address;
+    if (result == CUDA_SUCCESS) {
+        *pointer = address;
+    }
     return result;
 }
 
@@ -149,14 +185,24 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t 
                                     unsigned element) {
     SOFTGPU_CONTEXT(context);
     SOFTGPU_NOT_WHILE_CAPTURING();
-    if (pointer == nullptr || pitch == nullptr || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
-    if (width > (std::size_t{1} << 40) || height > (std::size_t{1} << 31)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (pointer == nullptr || pitch == nullptr || width == 0 || height == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (element != 4 && element != 8 && element != 16) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (width > (std::size_t{1} << 40) || height > (std::size_t{1} << 31)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     const size_t row = (width + 511) / 512 * 512;
     std::uint64_t bytes = 0, address = 0;
-    if (__builtin_mul_overflow(row, height, &bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (__builtin_mul_overflow(row, height, &bytes)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     const CUresult result = allocate({context.get(), bytes, MemoryKind::device, 0, nullptr}, address);
-    if (result == CUDA_SUCCESS) *pointer = address, *pitch = row;
+    if (result == CUDA_SUCCESS) {
+        *pointer = address, *pitch = row;
+    }
     return result;
 }
 
@@ -168,10 +214,14 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned 
     SOFTGPU_CONTEXT(context);
     SOFTGPU_NOT_WHILE_CAPTURING();
     SOFTGPU_NOT_NULL(pointer);
-    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
+    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     std::uint64_t address = 0;
     const CUresult result = allocate({context.get(), bytes, MemoryKind::managed, flags, nullptr}, address);
-    if (result == CUDA_SUCCESS) *pointer = address;
+    if (result == CUDA_SUCCESS) {
+        *pointer = address;
+    }
     return result;
 }
 
@@ -179,10 +229,14 @@ CUresult CUDAAPI cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
     SOFTGPU_CONTEXT(context);
     SOFTGPU_NOT_WHILE_CAPTURING();
     SOFTGPU_NOT_NULL(pointer);
-    if ((flags & ~7U) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((flags & ~7U) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     std::uint64_t address = 0;
     const CUresult result = allocate({context.get(), bytes, MemoryKind::host, flags, nullptr}, address);
-    if (result == CUDA_SUCCESS) *pointer = reinterpret_cast<void*>(address);
+    if (result == CUDA_SUCCESS) {
+        *pointer = reinterpret_cast<void*>(address);
+    }
     return result;
 }
 
@@ -197,7 +251,9 @@ CUresult CUDAAPI cuMemFreeHost(void* pointer) {
 CUresult CUDAAPI cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flags) {
     SOFTGPU_CONTEXT(context);
     SOFTGPU_NOT_WHILE_CAPTURING();
-    if (pointer == nullptr || bytes == 0 || (flags & ~15U) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (pointer == nullptr || bytes == 0 || (flags & ~15U) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const auto begin = reinterpret_cast<std::uint64_t>(pointer);
     if (AddressSpace::instance().touches(begin, bytes)) {
         Allocation found;  // memory of another kind cannot be registered
@@ -224,10 +280,14 @@ CUresult CUDAAPI cuMemHostUnregister(void* pointer) {
 
 CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* pointer, unsigned flags) {
     SOFTGPU_CONTEXT(context);
-    if (device == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (device == nullptr || flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     Allocation found;
     const auto address = reinterpret_cast<std::uint64_t>(pointer);
-    if (!state().allocations.find(address, found)) return CUDA_ERROR_INVALID_VALUE;
+    if (!state().allocations.find(address, found)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *device = address;
     return CUDA_SUCCESS;
 }
@@ -247,9 +307,15 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned* flags, void* pointer) {
 CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr pointer) {
     SOFTGPU_CONTEXT(context);
     Allocation found;
-    if (!state().allocations.find(pointer, found)) return CUDA_ERROR_NOT_FOUND;
-    if (base != nullptr) *base = found.begin;
-    if (size != nullptr) *size = found.size_bytes;
+    if (!state().allocations.find(pointer, found)) {
+        return CUDA_ERROR_NOT_FOUND;
+    }
+    if (base != nullptr) {
+        *base = found.begin;
+    }
+    if (size != nullptr) {
+        *size = found.size_bytes;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -257,7 +323,9 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdevi
 CUresult CUDAAPI cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
     SOFTGPU_CONTEXT(context);
     SOFTGPU_NOT_WHILE_CAPTURING();
-    if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+    if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     Allocation found;
     return state().allocations.find(pointer, found) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -271,11 +339,17 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
 CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data,
                                         CUdeviceptr pointer) {
     SOFTGPU_READY();
-    if (count == 0 || attributes == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (count == 0 || attributes == nullptr || data == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     for (unsigned i = 0; i < count; ++i) {
-        if (data[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
+        if (data[i] == nullptr) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
         // An unknown pointer is not an error here; its attributes are zero.
-        if (pointer_attribute(data[i], attributes[i], pointer) == CUDA_SUCCESS) continue;
+        if (pointer_attribute(data[i], attributes[i], pointer) == CUDA_SUCCESS) {
+            continue;
+        }
         const bool four =
             attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE || attributes[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED ||
             attributes[i] == CU_POINTER_ATTRIBUTE_MAPPED || attributes[i] == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
@@ -292,14 +366,18 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attribute* att
 CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, CUmem_advise, CUmemLocation) {
     SOFTGPU_CONTEXT(context);
     Allocation found;
-    if (bytes == 0 || !state().allocations.find(pointer, found)) return CUDA_ERROR_INVALID_VALUE;
+    if (bytes == 0 || !state().allocations.find(pointer, found)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return CUDA_SUCCESS;  // host and device share one memory
 }
 
 CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation, unsigned, CUstream handle) {
     SOFTGPU_STREAM(handle, stream);
     Allocation found;
-    if (bytes == 0 || !state().allocations.find(pointer, found)) return CUDA_ERROR_INVALID_VALUE;
+    if (bytes == 0 || !state().allocations.find(pointer, found)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return CUDA_SUCCESS;
 }
 

@@ -42,10 +42,14 @@ CUresult check(const Operation& operation) {
         case CU_STREAM_MEM_OP_BARRIER: return CUDA_SUCCESS;
         default: return CUDA_ERROR_INVALID_VALUE;
     }
-    if ((operation.waitValue.flags & ~known_flags) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((operation.waitValue.flags & ~known_flags) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const std::uint64_t address = operation.waitValue.address;
     const std::uint64_t bytes = is_wide(operation) ? 8 : 4;
-    if (address % bytes != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (address % bytes != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const bool there = AddressSpace::instance().covers(address, bytes) || GraphMemory::reserves(address, bytes);
     return there ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -53,20 +57,27 @@ CUresult check(const Operation& operation) {
 template <class T>
 CUresult wait(std::uint64_t address, T value, unsigned flags, const Context& context) {
     for (int round = 0; !context.stop.load(); ++round) {
-        if (!AddressSpace::instance().covers(address, sizeof(T))) return CUDA_ERROR_ILLEGAL_ADDRESS;
+        if (!AddressSpace::instance().covers(address, sizeof(T))) {
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        }
         const T have = __atomic_load_n(reinterpret_cast<const T*>(address), __ATOMIC_ACQUIRE);
-        if (satisfied(have, value, flags, sizeof(T) == 8)) break;
-        if (round < 100)
+        if (satisfied(have, value, flags, sizeof(T) == 8)) {
+            break;
+        }
+        if (round < 100) {
             sched_yield();
-        else
+        } else {
             std::this_thread::sleep_for(std::chrono::microseconds(50));
+        }
     }
     return CUDA_SUCCESS;
 }
 
 template <class T>
 CUresult write(std::uint64_t address, T value) {
-    if (!AddressSpace::instance().covers(address, sizeof(T))) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (!AddressSpace::instance().covers(address, sizeof(T))) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
     __atomic_store_n(reinterpret_cast<T*>(address), value, __ATOMIC_SEQ_CST);
     return CUDA_SUCCESS;
 }
@@ -85,13 +96,16 @@ CUresult run(const Operation& o, const Context& context) {
 
 CUresult submit(CUstream handle, unsigned count, const Operation* operations, unsigned flags) {
     SOFTGPU_STREAM(handle, stream);
-    if (const CUresult error = check_operations(count, operations, flags); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = check_operations(count, operations, flags); error != CUDA_SUCCESS) {
+        return error;
+    }
     std::vector<Operation> batch(operations, operations + count);
     Context* context = &stream->context;
     CUresult result;
     if (captured(
-            stream, [&] { return operations_payload(batch, flags, *context); }, result))
+            stream, [&] { return operations_payload(batch, flags, *context); }, result)) {
         return result;
+    }
     submit_ordered(stream, [batch = std::move(batch), context] { return run_operations(batch, *context); });
     return CUDA_SUCCESS;
 }
@@ -102,27 +116,33 @@ CUresult submit_one(CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr ad
     operation.operation = type;
     operation.waitValue.address = address;
     operation.waitValue.flags = flags;
-    if (is_wide(operation))
+    if (is_wide(operation)) {
         operation.waitValue.value64 = value;
-    else
+    } else {
         operation.waitValue.value = static_cast<cuuint32_t>(value);
+    }
     return submit(stream, 1, &operation, 0);
 }
 
 }  // namespace
 
 CUresult check_operations(unsigned count, const CUstreamBatchMemOpParams* operations, unsigned flags) {
-    if (flags != 0 || count > kMaxBatchOperations || (operations == nullptr && count != 0))
+    if (flags != 0 || count > kMaxBatchOperations || (operations == nullptr && count != 0)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     for (unsigned i = 0; i < count; ++i) {
-        if (const CUresult error = check(operations[i]); error != CUDA_SUCCESS) return error;
+        if (const CUresult error = check(operations[i]); error != CUDA_SUCCESS) {
+            return error;
+        }
     }
     return CUDA_SUCCESS;
 }
 
 CUresult run_operations(const std::vector<CUstreamBatchMemOpParams>& operations, Context& context) {
     for (const auto& operation : operations) {
-        if (const CUresult error = run(operation, context); error != CUDA_SUCCESS) return error;
+        if (const CUresult error = run(operation, context); error != CUDA_SUCCESS) {
+            return error;
+        }
     }
     return CUDA_SUCCESS;
 }

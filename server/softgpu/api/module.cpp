@@ -13,7 +13,9 @@
 namespace gpupool::softgpu {
 
 CUresult Module::take(std::shared_ptr<CompiledModule> compiled) {
-    if (!context->device->take(compiled->memory_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!context->device->take(compiled->memory_bytes)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     counted_bytes = compiled->memory_bytes;
     code = std::move(compiled);
     return CUDA_SUCCESS;
@@ -33,20 +35,30 @@ std::shared_ptr<Function> Module::function(const CompiledFunction& from) {
 
 std::shared_ptr<Function> Module::function(std::string_view name) {
     for (const auto& candidate : code->functions) {
-        if (candidate.entry && candidate.defined && candidate.name == name) return function(candidate);
+        if (candidate.entry && candidate.defined && candidate.name == name) {
+            return function(candidate);
+        }
     }
     return nullptr;
 }
 
 CUresult find_function(CUfunction handle, std::shared_ptr<Function>& result) {
     result = state().functions.find(handle);
-    if (result != nullptr) return CUDA_SUCCESS;
+    if (result != nullptr) {
+        return CUDA_SUCCESS;
+    }
     const auto kernel = state().kernels.find(handle);
-    if (kernel == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (kernel == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     ContextPtr context;
-    if (const CUresult error = current_context(context); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = current_context(context); error != CUDA_SUCCESS) {
+        return error;
+    }
     std::shared_ptr<Module> module;
-    if (const CUresult error = kernel->library->module(context, module); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = kernel->library->module(context, module); error != CUDA_SUCCESS) {
+        return error;
+    }
     result = module->function(kernel->code->name);
     return result == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
@@ -70,7 +82,9 @@ CUresult function_attribute(const CompiledFunction& code, const std::map<int, in
             break;
         case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: value = -1; break;
         default:
-            if (attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+            if (attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
             value = 0;
     }
     return CUDA_SUCCESS;
@@ -80,11 +94,14 @@ CUresult set_function_attribute(const CompiledFunction& code, std::map<int, int>
                                 int value) {
     switch (attribute) {
         case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-            if (value < 0 || value > kMaxSharedBytes - static_cast<int>(code.shared_bytes))
+            if (value < 0 || value > kMaxSharedBytes - static_cast<int>(code.shared_bytes)) {
                 return CUDA_ERROR_INVALID_VALUE;
+            }
             break;
         case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
-            if (value < -1 || value > 100) return CUDA_ERROR_INVALID_VALUE;
+            if (value < -1 || value > 100) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
             break;
         case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
         case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
@@ -100,9 +117,13 @@ CUresult set_function_attribute(const CompiledFunction& code, std::map<int, int>
 
 CUresult param_info(const CompiledFunction& code, std::size_t index, std::size_t* offset, std::size_t* size) {
     SOFTGPU_NOT_NULL(offset);
-    if (index >= code.params.size()) return CUDA_ERROR_INVALID_VALUE;
+    if (index >= code.params.size()) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *offset = code.params[index].offset_bytes;
-    if (size != nullptr) *size = code.params[index].size_bytes;
+    if (size != nullptr) {
+        *size = code.params[index].size_bytes;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -114,16 +135,24 @@ namespace {
 
 CUresult load(CUmodule* result, const void* image, const JitOptions& options) {
     SOFTGPU_CONTEXT(context);
-    if (result == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (result == nullptr || image == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     std::string text, message;
     std::shared_ptr<CompiledModule> code;
     CUresult error = ptx_of_image(image, text, message);
-    if (error == CUDA_SUCCESS) error = compile_text(text, code, message);
+    if (error == CUDA_SUCCESS) {
+        error = compile_text(text, code, message);
+    }
     write_jit_log(options, message);
-    if (error != CUDA_SUCCESS) return error;
+    if (error != CUDA_SUCCESS) {
+        return error;
+    }
     context->synchronize_exclusively();
     auto module = std::make_shared<Module>(context);
-    if (error = module->take(std::move(code)); error != CUDA_SUCCESS) return error;
+    if (error = module->take(std::move(code)); error != CUDA_SUCCESS) {
+        return error;
+    }
     state().modules.add(module);
     *result = reinterpret_cast<CUmodule>(module.get());
     return CUDA_SUCCESS;
@@ -132,7 +161,9 @@ CUresult load(CUmodule* result, const void* image, const JitOptions& options) {
 std::vector<const CompiledFunction*> entries_of(const CompiledModule& code) {
     std::vector<const CompiledFunction*> result;
     for (const auto& function : code.functions) {
-        if (function.entry && function.defined) result.push_back(&function);
+        if (function.entry && function.defined) {
+            result.push_back(&function);
+        }
     }
     return result;
 }
@@ -167,7 +198,9 @@ CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* path) {
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(path);
     std::ifstream file(path, std::ios::binary);
-    if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+    if (!file) {
+        return CUDA_ERROR_FILE_NOT_FOUND;
+    }
     std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     // Padding, so that parsing a truncated image does not read beyond its end.
     bytes.append(4096, '\0');
@@ -176,10 +209,14 @@ CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* path) {
 
 CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
     SOFTGPU_MODULE(handle, module);
-    if (module->library != nullptr) return CUDA_ERROR_NOT_PERMITTED;
+    if (module->library != nullptr) {
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
     SOFTGPU_NOT_WHILE_CAPTURING();
     module->context->synchronize();
-    if (state().modules.remove(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (state().modules.remove(handle) == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     const Module* gone = module.get();
     state().functions.remove_if([=](const Function& f) { return f.module == gone; });
     return CUDA_SUCCESS;
@@ -194,9 +231,13 @@ CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
 
 CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* name) {
     SOFTGPU_MODULE(handle, module);
-    if (function == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (function == nullptr || name == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const auto found = module->function(std::string_view(name));
-    if (found == nullptr) return CUDA_ERROR_NOT_FOUND;
+    if (found == nullptr) {
+        return CUDA_ERROR_NOT_FOUND;
+    }
     *function = reinterpret_cast<CUfunction>(found.get());
     return CUDA_SUCCESS;
 }
@@ -210,7 +251,9 @@ CUresult CUDAAPI cuModuleGetFunctionCount(unsigned* count, CUmodule handle) {
 
 CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned count, CUmodule handle) {
     SOFTGPU_MODULE(handle, module);
-    if (functions == nullptr && count != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (functions == nullptr && count != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const auto entries = entries_of(*module->code);
     for (unsigned i = 0; i < count && i < entries.size(); ++i) {
         functions[i] = reinterpret_cast<CUfunction>(module->function(*entries[i]).get());
@@ -222,9 +265,15 @@ CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr* pointer, size_t* bytes, CUmod
     SOFTGPU_MODULE(handle, module);
     SOFTGPU_NOT_NULL(name);
     const auto* variable = module->code->find_variable(name);
-    if (variable == nullptr) return CUDA_ERROR_NOT_FOUND;
-    if (pointer != nullptr) *pointer = variable->address;
-    if (bytes != nullptr) *bytes = variable->size_bytes;
+    if (variable == nullptr) {
+        return CUDA_ERROR_NOT_FOUND;
+    }
+    if (pointer != nullptr) {
+        *pointer = variable->address;
+    }
+    if (bytes != nullptr) {
+        *bytes = variable->size_bytes;
+    }
     return CUDA_SUCCESS;
 }
 

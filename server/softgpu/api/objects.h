@@ -48,7 +48,9 @@ class Registry {
     std::shared_ptr<T> remove(const void* handle) {
         const Lock lock(mutex_);
         const auto found = objects_.find(handle);
-        if (found == objects_.end()) return nullptr;
+        if (found == objects_.end()) {
+            return nullptr;
+        }
         auto object = found->second;
         objects_.erase(found);
         return object;
@@ -56,7 +58,9 @@ class Registry {
     std::vector<std::shared_ptr<T>> all() const {
         const SharedLock lock(mutex_);
         std::vector<std::shared_ptr<T>> found;
-        for (const auto& [handle, object] : objects_) found.push_back(object);
+        for (const auto& [handle, object] : objects_) {
+            found.push_back(object);
+        }
         return found;
     }
     template <class F>

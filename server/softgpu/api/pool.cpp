@@ -10,32 +10,44 @@ namespace {
 // While the stream captures, allocations and frees become nodes of the graph. A capture of other streams does not
 // affect them.
 bool capture_allocation(CUdeviceptr* pointer, size_t bytes, const StreamPtr& stream, CUresult& result) {
-    if (capture_count().load() == 0) return false;
+    if (capture_count().load() == 0) {
+        return false;
+    }
     const Lock lock(graph_mutex());
     bool captures = false;
     result = may_submit(stream, captures);
-    if (result != CUDA_SUCCESS || !captures) return result != CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS || !captures) {
+        return result != CUDA_SUCCESS;
+    }
     CUDA_MEM_ALLOC_NODE_PARAMS params{};
     params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {stream->context.device->ordinal}};
     params.bytesize = bytes;
     PayloadPtr payload;
     result = make_allocation(&params, payload);
-    if (result != CUDA_SUCCESS) return true;
+    if (result != CUDA_SUCCESS) {
+        return true;
+    }
     add_captured(stream, std::move(payload));
     *pointer = params.dptr;
     return true;
 }
 
 bool capture_free(CUdeviceptr pointer, const StreamPtr& stream, CUresult& result) {
-    if (capture_count().load() == 0) return false;
+    if (capture_count().load() == 0) {
+        return false;
+    }
     const Lock lock(graph_mutex());
     bool captures = false;
     result = may_submit(stream, captures);
-    if (result != CUDA_SUCCESS || !captures) return result != CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS || !captures) {
+        return result != CUDA_SUCCESS;
+    }
     PayloadPtr payload;
     result = make_free(pointer, payload);
-    if (result == CUDA_SUCCESS) add_captured(stream, std::move(payload));
+    if (result == CUDA_SUCCESS) {
+        add_captured(stream, std::move(payload));
+    }
     return true;
 }
 
@@ -44,11 +56,15 @@ CUresult allocate_async(CUdeviceptr* pointer, size_t bytes, const std::shared_pt
                         const StreamPtr& stream) {
     SOFTGPU_NOT_NULL(pointer);
     CUresult result;
-    if (capture_allocation(pointer, bytes, stream, result)) return result;
+    if (capture_allocation(pointer, bytes, stream, result)) {
+        return result;
+    }
     SOFTGPU_NOT_WHILE_CAPTURING();
     std::uint64_t address = 0;
     result = allocate({&stream->context, bytes, MemoryKind::device, 0, pool}, address);
-    if (result == CUDA_SUCCESS) *pointer = address;
+    if (result == CUDA_SUCCESS) {
+        *pointer = address;
+    }
     return result;
 }
 
@@ -59,7 +75,9 @@ CUresult allocate_async(CUdeviceptr* pointer, size_t bytes, const std::shared_pt
 
 CUresult device_pool(CUmemoryPool* pool, CUdevice device, bool current) {
     Device* found;
-    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) {
+        return error;
+    }
     SOFTGPU_NOT_NULL(pool);
     const Lock lock(state().mutex);
     *pool = reinterpret_cast<CUmemoryPool>((current ? found->current_pool : found->default_pool).get());
@@ -90,7 +108,9 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t bytes, CUm
 CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
     SOFTGPU_STREAM(handle, stream);
     CUresult result;
-    if (capture_free(pointer, stream, result)) return result;
+    if (capture_free(pointer, stream, result)) {
+        return result;
+    }
     SOFTGPU_NOT_WHILE_CAPTURING();
     // A graph's memory can be freed once the graph was launched, even if the launch has not run yet.
     const auto memory = GraphMemory::find(pointer);
@@ -98,11 +118,17 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
     const bool known = memory != nullptr ? memory->held()
                                          : state().allocations.find(pointer, found) && found.begin == pointer &&
                                                found.kind == MemoryKind::device;
-    if (!known) return CUDA_ERROR_INVALID_VALUE;
-    if (memory != nullptr) memory->set_held(false);
+    if (!known) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (memory != nullptr) {
+        memory->set_held(false);
+    }
     submit_ordered(stream, [pointer]() -> CUresult {
         Allocation removed;
-        if (state().allocations.remove(pointer, removed)) release_memory(removed);
+        if (state().allocations.remove(pointer, removed)) {
+            release_memory(removed);
+        }
         return CUDA_SUCCESS;
     });
     return CUDA_SUCCESS;
@@ -118,8 +144,12 @@ CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
 CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
     SOFTGPU_POOL(handle, pool);
     Device* found;
-    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) return error;
-    if (pool->device != device) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (pool->device != device) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const Lock lock(state().mutex);
     found->current_pool = pool;
     return CUDA_SUCCESS;
@@ -128,11 +158,16 @@ CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
 CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* properties) {
     SOFTGPU_READY();
     SOFTGPU_NOT_WHILE_CAPTURING();
-    if (handle == nullptr || properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    if (handle == nullptr || properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
         return CUDA_ERROR_INVALID_VALUE;
-    if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     Device* device;
-    if (const CUresult error = find_device(properties->location.id, device); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = find_device(properties->location.id, device); error != CUDA_SUCCESS) {
+        return error;
+    }
     auto pool = std::make_shared<MemoryPool>();
     pool->device = device->ordinal;
     pool->most_bytes = properties->maxSize;
@@ -144,7 +179,9 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* pro
 CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
     SOFTGPU_POOL(handle, pool);
     SOFTGPU_NOT_WHILE_CAPTURING();
-    if (pool->is_default) return CUDA_ERROR_INVALID_VALUE;
+    if (pool->is_default) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     state().pools.remove(handle);
     const Lock lock(state().mutex);
     Device& device = *state().devices[static_cast<std::size_t>(pool->device)];
@@ -153,7 +190,9 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
         pool->release_threshold_bytes = 0;
     }
     pool->trim(device, 0);
-    if (device.current_pool == pool) device.current_pool = device.default_pool;
+    if (device.current_pool == pool) {
+        device.current_pool = device.default_pool;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -177,7 +216,9 @@ CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute 
         case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->release_threshold_bytes = *static_cast<cuuint64_t*>(value); break;
         case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
         case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-            if (*static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
+            if (*static_cast<cuuint64_t*>(value) != 0) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
             pool->used_high_bytes = pool->used_bytes.load();
             break;
         default: return CUDA_ERROR_INVALID_VALUE;
@@ -216,7 +257,9 @@ CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* 
 
 CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
     SOFTGPU_POOL(handle, pool);
-    if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (flags == nullptr || location == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     return CUDA_SUCCESS;
 }

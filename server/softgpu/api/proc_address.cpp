@@ -60,20 +60,26 @@ CUresult look_up(const char* name, void** function, int version, cuuint64_t flag
                  CUdriverProcAddressQueryResult& status) {
     int newest = 0;
     cuDriverGetVersion(&newest);
-    if (name == nullptr || function == nullptr || (flags & ~kKnownFlags) != 0 || version > newest)
+    if (name == nullptr || function == nullptr || (flags & ~kKnownFlags) != 0 || version > newest) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *function = nullptr;
     status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     const auto found = index().find(name);
-    if (found == index().end()) return CUDA_SUCCESS;
+    if (found == index().end()) {
+        return CUDA_SUCCESS;
+    }
     bool per_thread = false;
     if ((flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0) {
-        for (const Form& form : found->second) per_thread |= form.per_thread;
+        for (const Form& form : found->second) {
+            per_thread |= form.per_thread;
+        }
     }
     const Form* best = nullptr;
     for (const Form& form : found->second) {
-        if (form.per_thread == per_thread && form.since <= version && (best == nullptr || form.since > best->since))
+        if (form.per_thread == per_thread && form.since <= version && (best == nullptr || form.since > best->since)) {
             best = &form;
+        }
     }
     if (best == nullptr) {
         status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
@@ -81,7 +87,9 @@ CUresult look_up(const char* name, void** function, int version, cuuint64_t flag
     }
     // The per-thread form is always exported, but the function that it calls may be missing.
     *function = find_entry_point(best->plain) == nullptr ? nullptr : find_entry_point(best->symbol);
-    if (*function != nullptr) status = CU_GET_PROC_ADDRESS_SUCCESS;
+    if (*function != nullptr) {
+        status = CU_GET_PROC_ADDRESS_SUCCESS;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -99,7 +107,9 @@ CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** function, int ve
                                      CUdriverProcAddressQueryResult* status) {
     auto found = CU_GET_PROC_ADDRESS_SUCCESS;
     const CUresult result = look_up(symbol, function, version, flags, found);
-    if (result == CUDA_SUCCESS && status != nullptr) *status = found;
+    if (result == CUDA_SUCCESS && status != nullptr) {
+        *status = found;
+    }
     return result;
 }
 

@@ -18,7 +18,9 @@ constexpr std::uint64_t kMaxTime = 24ULL * 3600 * 1000 * 1000;
 std::uint64_t parse_bytes(const char* text) {
     char* end = nullptr;
     const unsigned long long value = std::strtoull(text, &end, 10);
-    if (end == text) return 0;
+    if (end == text) {
+        return 0;
+    }
     int shift = 0;
     switch (*end) {
         case 'k':
@@ -33,7 +35,9 @@ std::uint64_t parse_bytes(const char* text) {
         default: return 0;
     }
     const std::string_view unit = *end == '\0' ? end : end + 1;
-    if (!unit.empty() && unit != "B" && unit != "iB") return 0;
+    if (!unit.empty() && unit != "B" && unit != "iB") {
+        return 0;
+    }
     return value > (~0ULL >> shift) >> 1 ? 0 : value << shift;
 }
 
@@ -43,9 +47,13 @@ void ignored(const char* name, const char* text, const char* wanted) {
 
 std::uint64_t bytes_of(const char* name, std::uint64_t otherwise) {
     const char* const text = std::getenv(name);
-    if (text == nullptr) return otherwise;
+    if (text == nullptr) {
+        return otherwise;
+    }
     const std::uint64_t given = parse_bytes(text);
-    if (given == 0) ignored(name, text, "a number of bytes above 0, like 16G");
+    if (given == 0) {
+        ignored(name, text, "a number of bytes above 0, like 16G");
+    }
     return given != 0 ? given : otherwise;
 }
 
@@ -59,7 +67,9 @@ bool parse_number(const char* text, std::uint64_t limit, std::uint64_t& number) 
 std::uint64_t time_of(const char* name) {
     const char* const text = std::getenv(name);
     std::uint64_t number = 0;
-    if (text == nullptr || parse_number(text, kMaxTime, number)) return number;
+    if (text == nullptr || parse_number(text, kMaxTime, number)) {
+        return number;
+    }
     ignored(name, text, "a whole number");
     return 0;
 }
@@ -68,8 +78,12 @@ int device_count(int otherwise) {
     constexpr const char* name = "GPUPOOL_SOFTGPU_DEVICES";
     const char* const text = std::getenv(name);
     std::uint64_t number = 0;
-    if (text == nullptr) return otherwise;
-    if (parse_number(text, kMaxDevices, number)) return static_cast<int>(number);
+    if (text == nullptr) {
+        return otherwise;
+    }
+    if (parse_number(text, kMaxDevices, number)) {
+        return static_cast<int>(number);
+    }
     ignored(name, text, "a whole number up to 64");
     return otherwise;
 }
@@ -90,7 +104,9 @@ const Settings& settings() {
 }
 
 Clock::time_point end_of_copy(Clock::time_point begin, std::uint64_t bytes) {
-    if (settings().copy_bytes_per_second == 0) return begin;
+    if (settings().copy_bytes_per_second == 0) {
+        return begin;
+    }
     const double seconds = static_cast<double>(bytes) / static_cast<double>(settings().copy_bytes_per_second);
     return begin +
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(seconds, 86400.0)));
@@ -98,8 +114,9 @@ Clock::time_point end_of_copy(Clock::time_point begin, std::uint64_t bytes) {
 
 void idle_until(Clock::time_point end, const std::atomic<bool>& stop) {
     constexpr auto longest = std::chrono::milliseconds(20);
-    for (auto now = Clock::now(); now < end && !stop.load(); now = Clock::now())
+    for (auto now = Clock::now(); now < end && !stop.load(); now = Clock::now()) {
         std::this_thread::sleep_until(std::min(end, now + longest));
+    }
 }
 
 }  // namespace gpupool::softgpu

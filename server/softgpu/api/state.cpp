@@ -28,31 +28,49 @@ bool& in_host_function() {
 }
 
 CUresult ready() {
-    if (!state().initialised.load(std::memory_order_acquire)) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!state().initialised.load(std::memory_order_acquire)) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
     return in_host_function() ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
 }
 
 CUresult current_context(ContextPtr& result) {
-    if (const CUresult error = ready(); error != CUDA_SUCCESS) return error;
-    if (context_stack().empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (const CUresult error = ready(); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (context_stack().empty()) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
     result = state().contexts.find(context_stack().back());
-    if (result == nullptr) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    if (!result->active.load()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (result == nullptr) {
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    if (!result->active.load()) {
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
     return result->status();
 }
 
 CUresult find_device(CUdevice device, Device*& result) {
-    if (const CUresult error = ready(); error != CUDA_SUCCESS) return error;
-    if (device < 0 || static_cast<std::size_t>(device) >= state().devices.size()) return CUDA_ERROR_INVALID_DEVICE;
+    if (const CUresult error = ready(); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (device < 0 || static_cast<std::size_t>(device) >= state().devices.size()) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
     result = state().devices[static_cast<std::size_t>(device)].get();
     return CUDA_SUCCESS;
 }
 
 CUresult find_stream(CUstream handle, StreamPtr& result) {
-    if (handle == nullptr && PerThreadDefault::on()) handle = CU_STREAM_PER_THREAD;
+    if (handle == nullptr && PerThreadDefault::on()) {
+        handle = CU_STREAM_PER_THREAD;
+    }
     if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
         ContextPtr context;
-        if (const CUresult error = current_context(context); error != CUDA_SUCCESS) return error;
+        if (const CUresult error = current_context(context); error != CUDA_SUCCESS) {
+            return error;
+        }
         if (handle != CU_STREAM_PER_THREAD) {
             result = context->legacy;
             return CUDA_SUCCESS;
@@ -68,16 +86,22 @@ CUresult find_stream(CUstream handle, StreamPtr& result) {
         result = mine;
         return CUDA_SUCCESS;
     }
-    if (const CUresult error = ready(); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = ready(); error != CUDA_SUCCESS) {
+        return error;
+    }
     result = state().streams.find(handle);
-    if (result == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (result == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     return result->context.status();
 }
 
 bool Device::take(std::uint64_t bytes) {
     std::uint64_t used = used_bytes.load();
     while (used <= total_bytes && total_bytes - used >= bytes) {
-        if (used_bytes.compare_exchange_weak(used, used + bytes)) return true;
+        if (used_bytes.compare_exchange_weak(used, used + bytes)) {
+            return true;
+        }
     }
     return false;
 }
@@ -92,9 +116,13 @@ void GraphMemoryCount::add(std::uint64_t more) {
 bool MemoryPool::take(Device& owner, std::uint64_t bytes) {
     const Lock lock(mutex);
     const std::uint64_t used = used_bytes.load() + bytes;
-    if (most_bytes != 0 && used > most_bytes) return false;
+    if (most_bytes != 0 && used > most_bytes) {
+        return false;
+    }
     const std::uint64_t kept = std::min(kept_bytes, bytes);
-    if (!owner.take(bytes - kept)) return false;
+    if (!owner.take(bytes - kept)) {
+        return false;
+    }
     kept_bytes -= kept;
     used_bytes.store(used);
     used_high_bytes.store(std::max(used_high_bytes.load(), used));
@@ -153,7 +181,9 @@ void Context::close() {
     forget_mipmaps(*this);
     state().arrays.remove_if([=](const Array& a) { return a.context == self; });
     state().modules.remove_if([=](const Module& m) { return m.context.get() == self; });
-    for (const auto& allocation : state().allocations.remove_of(this)) release_memory(allocation);
+    for (const auto& allocation : state().allocations.remove_of(this)) {
+        release_memory(allocation);
+    }
 }
 
 void Context::poison(CUresult code) {
@@ -187,9 +217,13 @@ void Context::synchronize() {
     std::vector<std::pair<StreamPtr, std::uint64_t>> last;
     {
         const Lock lock(order_mutex);
-        for (const auto& stream : all_streams()) last.emplace_back(stream, stream->submitted());
+        for (const auto& stream : all_streams()) {
+            last.emplace_back(stream, stream->submitted());
+        }
     }
-    for (const auto& [stream, sequence] : last) stream->wait(sequence);
+    for (const auto& [stream, sequence] : last) {
+        stream->wait(sequence);
+    }
 }
 
 void Context::synchronize_exclusively() {
@@ -209,7 +243,9 @@ namespace {
 // Memory of pools and graphs is accessible to every device: access rights are not tracked for it.
 RangeAccess access_of(const Allocation& allocation) {
     const std::uint64_t owner = std::uint64_t{1} << allocation.device;
-    if (allocation.kind == MemoryKind::mapped) return {allocation.readers, allocation.writers, false};
+    if (allocation.kind == MemoryKind::mapped) {
+        return {allocation.readers, allocation.writers, false};
+    }
     const bool own =
         allocation.kind == MemoryKind::device && allocation.pool == nullptr && allocation.graph_memory == nullptr;
     return own ? RangeAccess{owner, owner, true} : RangeAccess{};
@@ -228,9 +264,13 @@ void Allocations::add(const Allocation& allocation) {
 bool Allocations::find(std::uint64_t address, Allocation& found) const {
     const SharedLock lock(mutex_);
     auto at = by_begin_.upper_bound(address);
-    if (at == by_begin_.begin()) return false;
+    if (at == by_begin_.begin()) {
+        return false;
+    }
     --at;
-    if (address - at->second.begin >= at->second.size_bytes) return false;
+    if (address - at->second.begin >= at->second.size_bytes) {
+        return false;
+    }
     found = at->second;
     return true;
 }
@@ -239,7 +279,9 @@ bool Allocations::remove(std::uint64_t begin, Allocation& removed) {
     {
         const Lock lock(mutex_);
         const auto found = by_begin_.find(begin);
-        if (found == by_begin_.end()) return false;
+        if (found == by_begin_.end()) {
+            return false;
+        }
         removed = found->second;
         by_begin_.erase(found);
     }
@@ -261,18 +303,25 @@ std::vector<Allocation> Allocations::remove_of(const Context* context) {
             }
         }
     }
-    for (const auto& allocation : result) AddressSpace::instance().remove(allocation.begin, allocation.size_bytes);
+    for (const auto& allocation : result) {
+        AddressSpace::instance().remove(allocation.begin, allocation.size_bytes);
+    }
     return result;
 }
 
 void release_memory(const Allocation& allocation) {
-    if (allocation.kind == MemoryKind::registered || allocation.kind == MemoryKind::mapped) return;
+    if (allocation.kind == MemoryKind::registered || allocation.kind == MemoryKind::mapped) {
+        return;
+    }
     // A graph keeps its addresses; only their contents are released.
-    if (allocation.graph_memory != nullptr)
+    if (allocation.graph_memory != nullptr) {
         madvise(reinterpret_cast<void*>(allocation.begin), allocation.size_bytes, MADV_DONTNEED);
-    else
+    } else {
         munmap(reinterpret_cast<void*>(allocation.begin), allocation.size_bytes);
-    if (allocation.counted_bytes == 0) return;
+    }
+    if (allocation.counted_bytes == 0) {
+        return;
+    }
     Device& device = *state().devices[static_cast<std::size_t>(allocation.device)];
     if (allocation.pool != nullptr) {
         allocation.pool->give(device, allocation.counted_bytes);

@@ -50,7 +50,9 @@ std::uint64_t Stream::submit(Work work, std::shared_ptr<Moment> done) {
     queue_.push_back({std::move(work), std::move(done)});
     const std::uint64_t number = ++submitted_;
     if (running_) {
-        if (queue_.size() == 1) changed_.notify_all();
+        if (queue_.size() == 1) {
+            changed_.notify_all();
+        }
         return number;
     }
     running_ = true;
@@ -98,12 +100,17 @@ void Stream::run(std::chrono::milliseconds timeout) {
         lock.unlock();
         // After a fault no work of the context runs any more, but all of it is counted as complete.
         CUresult result = CUDA_SUCCESS;
-        if (context.status() == CUDA_SUCCESS && !context.stop.load()) result = work();
-        if (result != CUDA_SUCCESS) context.poison(result);
+        if (context.status() == CUDA_SUCCESS && !context.stop.load()) {
+            result = work();
+        }
+        if (result != CUDA_SUCCESS) {
+            context.poison(result);
+        }
         work = nullptr;  // releases its references before the work is seen as complete
         lock.lock();
-        if (done != nullptr)
+        if (done != nullptr) {
             done->reach();  // a thread that this wakes cannot query the stream before mutex_ is released
+        }
         queue_.pop_front();
         ++completed_;
         changed_.notify_all();
@@ -140,24 +147,36 @@ CUresult run_host_function(Context& context, CUhostFn function, void* data) {
 std::uint64_t submit_ordered(const StreamPtr& stream, Stream::Work work, std::shared_ptr<Moment> done) {
     Context& context = stream->context;
     stream->wait_for_space();
-    if ((stream->flags & CU_STREAM_NON_BLOCKING) != 0) return stream->submit(std::move(work), std::move(done));
+    if ((stream->flags & CU_STREAM_NON_BLOCKING) != 0) {
+        return stream->submit(std::move(work), std::move(done));
+    }
     // Work of the legacy stream waits for all blocking streams, and their work for the legacy stream. Each waits only
     // for work submitted earlier, so there is no deadlock. The lock makes "earlier" the same order for all threads.
     const Lock lock(context.order_mutex);
     std::vector<std::pair<StreamPtr, std::uint64_t>> earlier;
     if (is_legacy(*stream)) {
         for (const auto& other : context.all_streams()) {
-            if (other == stream || (other->flags & CU_STREAM_NON_BLOCKING) != 0) continue;
+            if (other == stream || (other->flags & CU_STREAM_NON_BLOCKING) != 0) {
+                continue;
+            }
             const std::uint64_t last = other->submitted();
-            if (!other->is_done(last)) earlier.emplace_back(other, last);
+            if (!other->is_done(last)) {
+                earlier.emplace_back(other, last);
+            }
         }
     } else {
         const std::uint64_t last = context.legacy->submitted();
-        if (!context.legacy->is_done(last)) earlier.emplace_back(context.legacy, last);
+        if (!context.legacy->is_done(last)) {
+            earlier.emplace_back(context.legacy, last);
+        }
     }
-    if (earlier.empty()) return stream->submit(std::move(work), std::move(done));
+    if (earlier.empty()) {
+        return stream->submit(std::move(work), std::move(done));
+    }
     auto in_order = [earlier = std::move(earlier), work = std::move(work), &context]() -> CUresult {
-        for (const auto& [other, last] : earlier) other->wait(last);
+        for (const auto& [other, last] : earlier) {
+            other->wait(last);
+        }
         return context.status() == CUDA_SUCCESS ? work() : CUDA_SUCCESS;
     };
     return stream->submit(std::move(in_order), std::move(done));

@@ -10,7 +10,9 @@ constexpr int kGreatestPriority = -5;
 
 CUresult create_stream(CUstream* result, unsigned flags, int priority) {
     SOFTGPU_CONTEXT(context);
-    if (result == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+    if (result == nullptr || flags > CU_STREAM_NON_BLOCKING) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     priority = std::min(0, std::max(priority, kGreatestPriority));
     auto stream = std::make_shared<Stream>(*context, flags, priority);
     {
@@ -38,12 +40,20 @@ CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
     SOFTGPU_EVENT(to, second);
     SOFTGPU_NOT_NULL(milliseconds);
     for (const auto& event : {first, second}) {
-        if (const CUresult refused = refuse_captured(*event); refused != CUDA_SUCCESS) return refused;
+        if (const CUresult refused = refuse_captured(*event); refused != CUDA_SUCCESS) {
+            return refused;
+        }
     }
-    if (((first->flags | second->flags) & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
+    if (((first->flags | second->flags) & CU_EVENT_DISABLE_TIMING) != 0) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     const auto a = moment_of(*first), b = moment_of(*second);
-    if (a == nullptr || b == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    if (!a->is_reached() || !b->is_reached()) return CUDA_ERROR_NOT_READY;
+    if (a == nullptr || b == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (!a->is_reached() || !b->is_reached()) {
+        return CUDA_ERROR_NOT_READY;
+    }
     *milliseconds = std::chrono::duration<float, std::milli>(b->at - a->at).count();
     return CUDA_SUCCESS;
 }
@@ -53,9 +63,13 @@ CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
 CUresult gpupool::softgpu::record_event(CUevent handle, CUstream stream_handle, bool external) {
     SOFTGPU_EVENT(handle, event);
     SOFTGPU_STREAM(stream_handle, stream);
-    if (event->context != &stream->context) return CUDA_ERROR_INVALID_HANDLE;
+    if (event->context != &stream->context) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     CUresult result;
-    if (record_captured(event, stream, external, result)) return result;
+    if (record_captured(event, stream, external, result)) {
+        return result;
+    }
     auto moment = std::make_shared<Moment>();
     const SharedLock submitting(stream->context.submission_mutex);
     {
@@ -80,7 +94,9 @@ CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
     SOFTGPU_READY();
     // Outstanding work continues; the stream's thread keeps the stream alive until it is complete.
     auto stream = state().streams.remove(handle);
-    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     forget_stream(*stream);
     if (!stream->is_done(stream->submitted())) {
         stream->submit([stream]() -> CUresult { return CUDA_SUCCESS; });
@@ -91,7 +107,9 @@ CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
     SOFTGPU_STREAM(handle, stream);
-    if (const CUresult refused = refuse_wait(stream); refused != CUDA_SUCCESS) return refused;
+    if (const CUresult refused = refuse_wait(stream); refused != CUDA_SUCCESS) {
+        return refused;
+    }
     if (is_legacy(*stream)) {
         // Work of the legacy stream waits for the blocking streams, so wait for an empty piece of work.
         stream->wait(submit_ordered(stream, []() -> CUresult { return CUDA_SUCCESS; }));
@@ -103,15 +121,21 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
 
 CUresult CUDAAPI cuStreamQuery(CUstream handle) {
     SOFTGPU_STREAM(handle, stream);
-    if (const CUresult refused = refuse_wait(stream); refused != CUDA_SUCCESS) return refused;
+    if (const CUresult refused = refuse_wait(stream); refused != CUDA_SUCCESS) {
+        return refused;
+    }
     bool done = stream->is_done(stream->submitted());
     if (is_legacy(*stream)) {
         const Lock lock(stream->context.order_mutex);
         for (const auto& other : stream->context.all_streams()) {
-            if ((other->flags & CU_STREAM_NON_BLOCKING) == 0) done &= other->is_done(other->submitted());
+            if ((other->flags & CU_STREAM_NON_BLOCKING) == 0) {
+                done &= other->is_done(other->submitted());
+            }
         }
     }
-    if (const CUresult status = stream->context.status(); status != CUDA_SUCCESS) return status;
+    if (const CUresult status = stream->context.status(); status != CUDA_SUCCESS) {
+        return status;
+    }
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
@@ -119,7 +143,9 @@ CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned* flags) {
     SOFTGPU_STREAM(handle, stream);
     SOFTGPU_NOT_NULL(flags);
     // A query of the flags invalidates a capture; queries of priority and id do not.
-    if (const CUresult refused = refuse_captured(stream); refused != CUDA_SUCCESS) return refused;
+    if (const CUresult refused = refuse_captured(stream); refused != CUDA_SUCCESS) {
+        return refused;
+    }
     *flags = stream->flags;
     return CUDA_SUCCESS;
 }
@@ -155,11 +181,17 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext* context) {
 CUresult CUDAAPI cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flags) {
     SOFTGPU_EVENT(handle, event);
     SOFTGPU_STREAM(stream_handle, stream);
-    if (flags > CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+    if (flags > CU_EVENT_WAIT_EXTERNAL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     CUresult result;
-    if (wait_captured(event, stream, flags == CU_EVENT_WAIT_EXTERNAL, result)) return result;
+    if (wait_captured(event, stream, flags == CU_EVENT_WAIT_EXTERNAL, result)) {
+        return result;
+    }
     const auto moment = moment_of(*event);
-    if (moment == nullptr || moment->is_reached()) return CUDA_SUCCESS;
+    if (moment == nullptr || moment->is_reached()) {
+        return CUDA_SUCCESS;
+    }
     Context* context = &stream->context;
     submit_ordered(stream, [moment, context]() -> CUresult {
         moment->wait(context->stop);
@@ -173,8 +205,9 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data
     SOFTGPU_NOT_NULL(function);
     CUresult result;
     if (captured(
-            stream, [&] { return host_payload(function, data); }, result))
+            stream, [&] { return host_payload(function, data); }, result)) {
         return result;
+    }
     Context* context = &stream->context;
     submit_ordered(stream, [=] { return run_host_function(*context, function, data); });
     return CUDA_SUCCESS;
@@ -182,8 +215,12 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data
 
 CUresult CUDAAPI cuStreamAddCallback(CUstream handle, CUstreamCallback function, void* data, unsigned flags) {
     SOFTGPU_STREAM(handle, stream);
-    if (function == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult refused = refuse_captured(stream); refused != CUDA_SUCCESS) return refused;
+    if (function == nullptr || flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (const CUresult refused = refuse_captured(stream); refused != CUDA_SUCCESS) {
+        return refused;
+    }
     Context* context = &stream->context;
     submit_ordered(stream, [=]() -> CUresult {
         const Lock lock(context->host_function_mutex);
@@ -197,10 +234,16 @@ CUresult CUDAAPI cuStreamAddCallback(CUstream handle, CUstreamCallback function,
 
 CUresult CUDAAPI cuEventCreate(CUevent* result, unsigned flags) {
     SOFTGPU_CONTEXT(context);
-    if (result == nullptr || (flags & ~7U) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (result == nullptr || (flags & ~7U) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     // Timing is not possible with an interprocess event.
-    if ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
-    if ((flags & CU_EVENT_INTERPROCESS) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+    if ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if ((flags & CU_EVENT_INTERPROCESS) != 0) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     auto event = std::make_shared<Event>();
     event->context = context.get();
     event->keeps = context;
@@ -226,17 +269,25 @@ CUresult CUDAAPI cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned
 
 CUresult CUDAAPI cuEventQuery(CUevent handle) {
     SOFTGPU_EVENT(handle, event);
-    if (const CUresult refused = refuse_wait(*event); refused != CUDA_SUCCESS) return refused;
+    if (const CUresult refused = refuse_wait(*event); refused != CUDA_SUCCESS) {
+        return refused;
+    }
     const auto moment = moment_of(*event);
     const bool done = moment == nullptr || moment->is_reached();
-    if (const CUresult status = event->context->status(); status != CUDA_SUCCESS) return status;
+    if (const CUresult status = event->context->status(); status != CUDA_SUCCESS) {
+        return status;
+    }
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
     SOFTGPU_EVENT(handle, event);
-    if (const CUresult refused = refuse_wait(*event); refused != CUDA_SUCCESS) return refused;
-    if (const auto moment = moment_of(*event); moment != nullptr) moment->wait(event->context->stop);
+    if (const CUresult refused = refuse_wait(*event); refused != CUDA_SUCCESS) {
+        return refused;
+    }
+    if (const auto moment = moment_of(*event); moment != nullptr) {
+        moment->wait(event->context->stop);
+    }
     return event->context->status();
 }
 

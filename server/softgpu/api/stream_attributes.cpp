@@ -20,12 +20,20 @@ bool known_attribute(CUstreamAttrID attribute) {
 
 CUstreamAttrValue value_of(Stream& stream, CUstreamAttrID attribute) {
     const Lock lock(stream.attribute_mutex);
-    if (const auto found = stream.attributes.find(attribute); found != stream.attributes.end()) return found->second;
+    if (const auto found = stream.attributes.find(attribute); found != stream.attributes.end()) {
+        return found->second;
+    }
     CUstreamAttrValue value;
     std::memset(&value, 0, sizeof value);
-    if (attribute == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY) value.syncPolicy = CU_SYNC_POLICY_AUTO;
-    if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) value.priority = stream.priority;
-    if (attribute == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP) value.memSyncDomainMap.remote = 1;
+    if (attribute == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY) {
+        value.syncPolicy = CU_SYNC_POLICY_AUTO;
+    }
+    if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) {
+        value.priority = stream.priority;
+    }
+    if (attribute == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP) {
+        value.memSyncDomainMap.remote = 1;
+    }
     return value;
 }
 
@@ -39,7 +47,9 @@ extern "C" {
 CUresult CUDAAPI cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute, CUstreamAttrValue* value) {
     SOFTGPU_READY();
     SOFTGPU_STREAM(handle, stream);
-    if (value == nullptr || !known_attribute(attribute)) return CUDA_ERROR_INVALID_VALUE;
+    if (value == nullptr || !known_attribute(attribute)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *value = value_of(*stream, attribute);
     return CUDA_SUCCESS;
 }
@@ -47,7 +57,9 @@ CUresult CUDAAPI cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute,
 CUresult CUDAAPI cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
     SOFTGPU_READY();
     SOFTGPU_STREAM(handle, stream);
-    if (value == nullptr || !known_attribute(attribute)) return CUDA_ERROR_INVALID_VALUE;
+    if (value == nullptr || !known_attribute(attribute)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const Lock lock(stream->attribute_mutex);
     stream->attributes[attribute] = *value;
     return CUDA_SUCCESS;
@@ -70,10 +82,13 @@ CUresult CUDAAPI cuStreamCopyAttributes(CUstream to_handle, CUstream from_handle
 CUresult CUDAAPI cuStreamAttachMemAsync(CUstream handle, CUdeviceptr pointer, size_t, unsigned flags) {
     SOFTGPU_READY();
     SOFTGPU_STREAM(handle, stream);
-    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE)
+    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     Allocation found;
-    if (!state().allocations.find(pointer, found) || found.kind != MemoryKind::managed) return CUDA_ERROR_INVALID_VALUE;
+    if (!state().allocations.find(pointer, found) || found.kind != MemoryKind::managed) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return CUDA_SUCCESS;
 }
 

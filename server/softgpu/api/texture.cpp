@@ -32,14 +32,18 @@ class ObjectRecords {
   public:
     bool add(std::uint64_t handle, const ObjectRecord& record) {
         const Lock lock(mutex_);
-        if (records_.size() >= kMaxObjects) return false;
+        if (records_.size() >= kMaxObjects) {
+            return false;
+        }
         records_[handle] = record;
         return true;
     }
     bool find(std::uint64_t handle, bool surface, ObjectRecord& record) const {
         const Lock lock(mutex_);
         const auto found = records_.find(handle);
-        if (found == records_.end() || found->second.surface != surface) return false;
+        if (found == records_.end() || found->second.surface != surface) {
+            return false;
+        }
         record = found->second;
         return true;
     }
@@ -87,7 +91,9 @@ bool texel_format(CUarray_format format, TexelFormat& texel) {
 
 bool set_format(Texture& texture, CUarray_format format, unsigned channels) {
     static constexpr std::uint32_t bytes[] = {1, 2, 4, 1, 2, 4, 2, 4};
-    if (!texel_format(format, texture.format) || (channels != 1 && channels != 2 && channels != 4)) return false;
+    if (!texel_format(format, texture.format) || (channels != 1 && channels != 2 && channels != 4)) {
+        return false;
+    }
     texture.channels = static_cast<std::uint8_t>(channels);
     texture.texel_bytes = bytes[static_cast<int>(texture.format)] * channels;
     return true;
@@ -106,39 +112,55 @@ TexelGrid grid_of(const Array& array) {
 }
 
 void set_layers(Texture& texture, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
-    if ((descriptor.Flags & CUDA_ARRAY3D_LAYERED) == 0) return;
+    if ((descriptor.Flags & CUDA_ARRAY3D_LAYERED) == 0) {
+        return;
+    }
     const bool cube = (descriptor.Flags & CUDA_ARRAY3D_CUBEMAP) != 0;
     texture.layers = static_cast<std::uint32_t>(descriptor.Depth / (cube ? 6 : 1));
 }
 
 CUresult from_array(const Array& array, Texture& texture) {
-    if (!set_format(texture, array.descriptor.Format, array.descriptor.NumChannels)) return CUDA_ERROR_INVALID_VALUE;
+    if (!set_format(texture, array.descriptor.Format, array.descriptor.NumChannels)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     set_layers(texture, array.descriptor);
     texture.levels.push_back(grid_of(array));
     return CUDA_SUCCESS;
 }
 
 CUresult from_memory(const TexelGrid& grid, Texture& texture) {
-    if (grid.address == 0 || grid.address % kTextureAlignmentBytes != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (!AddressSpace::instance().covers(grid.address, grid.size_bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (grid.address == 0 || grid.address % kTextureAlignmentBytes != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!AddressSpace::instance().covers(grid.address, grid.size_bytes)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     texture.levels.push_back(grid);
     return CUDA_SUCCESS;
 }
 
 CUresult from_resource(const CUDA_RESOURCE_DESC& resource, Texture& texture) {
-    if (resource.flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (resource.flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     switch (resource.resType) {
         case CU_RESOURCE_TYPE_ARRAY: {
             const auto array = state().arrays.find(resource.res.array.hArray);
-            if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+            if (array == nullptr) {
+                return CUDA_ERROR_INVALID_HANDLE;
+            }
             return from_array(*array, texture);
         }
         case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY: {
             const auto mipmap = find_mipmap(resource.res.mipmap.hMipmappedArray);
-            if (mipmap == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+            if (mipmap == nullptr) {
+                return CUDA_ERROR_INVALID_HANDLE;
+            }
             for (const auto& level : mipmap->levels) {
                 if (texture.levels.empty()) {
-                    if (const CUresult error = from_array(*level, texture); error != CUDA_SUCCESS) return error;
+                    if (const CUresult error = from_array(*level, texture); error != CUDA_SUCCESS) {
+                        return error;
+                    }
                 } else {
                     texture.levels.push_back(grid_of(*level));
                 }
@@ -147,16 +169,22 @@ CUresult from_resource(const CUDA_RESOURCE_DESC& resource, Texture& texture) {
         }
         case CU_RESOURCE_TYPE_LINEAR: {
             const auto& linear = resource.res.linear;
-            if (!set_format(texture, linear.format, linear.numChannels)) return CUDA_ERROR_INVALID_VALUE;
+            if (!set_format(texture, linear.format, linear.numChannels)) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
             const std::size_t width = linear.sizeInBytes / texture.texel_bytes;
-            if (width == 0 || width > kMaxLinearWidth) return CUDA_ERROR_INVALID_VALUE;
+            if (width == 0 || width > kMaxLinearWidth) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
             texture.buffer = true;
             const std::uint64_t bytes = width * texture.texel_bytes;
             return from_memory({linear.devPtr, static_cast<std::uint32_t>(width), 1, 1, bytes, bytes, bytes}, texture);
         }
         case CU_RESOURCE_TYPE_PITCH2D: {
             const auto& pitched = resource.res.pitch2D;
-            if (!set_format(texture, pitched.format, pitched.numChannels)) return CUDA_ERROR_INVALID_VALUE;
+            if (!set_format(texture, pitched.format, pitched.numChannels)) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
             const bool fits = pitched.width != 0 && pitched.height != 0 && pitched.width <= kMaxPitchedWidth &&
                               pitched.height <= kMaxPitchedHeight && pitched.pitchInBytes <= kMaxPitchedPitchBytes;
             if (!fits || pitched.pitchInBytes % kPitchAlignmentBytes != 0 ||
@@ -177,12 +205,15 @@ CUresult from_resource(const CUDA_RESOURCE_DESC& resource, Texture& texture) {
 CUresult apply(const CUDA_TEXTURE_DESC& description, Texture& texture) {
     constexpr unsigned known = CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES | CU_TRSF_SRGB |
                                CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION | CU_TRSF_SEAMLESS_CUBEMAP;
-    if ((description.flags & ~known) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((description.flags & ~known) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const auto filter_known = [](CUfilter_mode mode) {
         return mode == CU_TR_FILTER_MODE_POINT || mode == CU_TR_FILTER_MODE_LINEAR;
     };
-    if (!filter_known(description.filterMode) || !filter_known(description.mipmapFilterMode))
+    if (!filter_known(description.filterMode) || !filter_known(description.mipmapFilterMode)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     const bool real = texture.format == TexelFormat::f16 || texture.format == TexelFormat::f32;
     const bool wide = texture.format == TexelFormat::u32 || texture.format == TexelFormat::s32;
     texture.normalized_coordinates = (description.flags & CU_TRSF_NORMALIZED_COORDINATES) != 0;
@@ -190,7 +221,9 @@ CUresult apply(const CUDA_TEXTURE_DESC& description, Texture& texture) {
     texture.unit_range = !real && !wide && (description.flags & CU_TRSF_READ_AS_INTEGER) == 0;
     texture.srgb = (description.flags & CU_TRSF_SRGB) != 0 && texture.format == TexelFormat::u8;
     texture.linear = description.filterMode == CU_TR_FILTER_MODE_LINEAR;
-    if (texture.linear && !real && !texture.unit_range) return CUDA_ERROR_INVALID_VALUE;
+    if (texture.linear && !real && !texture.unit_range) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     texture.linear_levels = description.mipmapFilterMode == CU_TR_FILTER_MODE_LINEAR;
     for (int k = 0; k < 3; ++k) {
         switch (description.addressMode[k]) {
@@ -202,7 +235,9 @@ CUresult apply(const CUDA_TEXTURE_DESC& description, Texture& texture) {
         }
         // Wrap and mirror modes are only defined for normalized coordinates.
         const bool repeats = texture.modes[k] == AddressMode::wrap || texture.modes[k] == AddressMode::mirror;
-        if (repeats && !texture.normalized_coordinates) texture.modes[k] = AddressMode::clamp;
+        if (repeats && !texture.normalized_coordinates) {
+            texture.modes[k] = AddressMode::clamp;
+        }
     }
     std::copy(description.borderColor, description.borderColor + 4, texture.border);
     texture.level_bias = description.mipmapLevelBias;
@@ -216,22 +251,31 @@ CUresult apply(const CUDA_RESOURCE_VIEW_DESC& view, Texture& texture) {
     static constexpr CUarray_format formats[] = {
         CU_AD_FORMAT_UNSIGNED_INT8,  CU_AD_FORMAT_SIGNED_INT8,  CU_AD_FORMAT_UNSIGNED_INT16, CU_AD_FORMAT_SIGNED_INT16,
         CU_AD_FORMAT_UNSIGNED_INT32, CU_AD_FORMAT_SIGNED_INT32, CU_AD_FORMAT_HALF,           CU_AD_FORMAT_FLOAT};
-    if (view.format >= CU_RES_VIEW_FORMAT_UNSIGNED_BC1) return CUDA_ERROR_NOT_SUPPORTED;
+    if (view.format >= CU_RES_VIEW_FORMAT_UNSIGNED_BC1) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     if (view.format != CU_RES_VIEW_FORMAT_NONE) {
         const std::uint32_t bytes = texture.texel_bytes;
         const auto index = static_cast<std::size_t>(view.format) - 1;
-        if (!set_format(texture, formats[index / 3], 1U << index % 3) || texture.texel_bytes != bytes)
+        if (!set_format(texture, formats[index / 3], 1U << index % 3) || texture.texel_bytes != bytes) {
             return CUDA_ERROR_INVALID_VALUE;
+        }
     }
     const TexelGrid& first = texture.levels.front();
-    if (view.width != first.width || std::max<std::size_t>(1, view.height) != first.height)
+    if (view.width != first.width || std::max<std::size_t>(1, view.height) != first.height) {
         return CUDA_ERROR_INVALID_VALUE;
-    if (view.firstMipmapLevel > view.lastMipmapLevel || view.lastMipmapLevel >= texture.levels.size())
+    }
+    if (view.firstMipmapLevel > view.lastMipmapLevel || view.lastMipmapLevel >= texture.levels.size()) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     texture.levels.erase(texture.levels.begin() + view.lastMipmapLevel + 1, texture.levels.end());
     texture.levels.erase(texture.levels.begin(), texture.levels.begin() + view.firstMipmapLevel);
-    if (texture.layers == 0) return CUDA_SUCCESS;
-    if (view.firstLayer > view.lastLayer || view.lastLayer >= texture.layers) return CUDA_ERROR_INVALID_VALUE;
+    if (texture.layers == 0) {
+        return CUDA_SUCCESS;
+    }
+    if (view.firstLayer > view.lastLayer || view.lastLayer >= texture.layers) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const std::uint32_t slices = first.depth / texture.layers;
     texture.layers = view.lastLayer - view.firstLayer + 1;
     for (TexelGrid& grid : texture.levels) {
@@ -255,8 +299,12 @@ CUresult destroy(unsigned long long handle, bool surface) {
     SOFTGPU_CONTEXT(context);
     ObjectRecord record;
     // Destroying the null object is allowed.
-    if (handle == 0) return CUDA_SUCCESS;
-    if (!records().find(handle, surface, record)) return CUDA_ERROR_INVALID_VALUE;
+    if (handle == 0) {
+        return CUDA_SUCCESS;
+    }
+    if (!records().find(handle, surface, record)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     records().remove(handle);
     TextureTable::instance().remove(handle);
     return CUDA_SUCCESS;
@@ -270,7 +318,9 @@ CUresult describe(unsigned long long handle, bool surface, ObjectRecord& record)
 }  // namespace
 
 void forget_textures(const Context& context) {
-    for (const auto handle : records().remove_of(context)) TextureTable::instance().remove(handle);
+    for (const auto handle : records().remove_of(context)) {
+        TextureTable::instance().remove(handle);
+    }
 }
 
 }  // namespace gpupool::softgpu
@@ -282,18 +332,30 @@ extern "C" {
 CUresult CUDAAPI cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_DESC* resource,
                                    const CUDA_TEXTURE_DESC* description, const CUDA_RESOURCE_VIEW_DESC* view) {
     SOFTGPU_CONTEXT(context);
-    if (object == nullptr || resource == nullptr || description == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (object == nullptr || resource == nullptr || description == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const bool of_array =
         resource->resType == CU_RESOURCE_TYPE_ARRAY || resource->resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
-    if (view != nullptr && !of_array) return CUDA_ERROR_INVALID_VALUE;
-    Texture texture;
-    if (const CUresult error = from_resource(*resource, texture); error != CUDA_SUCCESS) return error;
-    if (view != nullptr) {
-        if (const CUresult error = apply(*view, texture); error != CUDA_SUCCESS) return error;
+    if (view != nullptr && !of_array) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
-    if (const CUresult error = apply(*description, texture); error != CUDA_SUCCESS) return error;
+    Texture texture;
+    if (const CUresult error = from_resource(*resource, texture); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (view != nullptr) {
+        if (const CUresult error = apply(*view, texture); error != CUDA_SUCCESS) {
+            return error;
+        }
+    }
+    if (const CUresult error = apply(*description, texture); error != CUDA_SUCCESS) {
+        return error;
+    }
     ObjectRecord record{*resource, *description, {}, view != nullptr, false, context.get()};
-    if (view != nullptr) record.view = *view;
+    if (view != nullptr) {
+        record.view = *view;
+    }
     return publish(std::move(texture), record, *object);
 }
 
@@ -305,7 +367,9 @@ CUresult CUDAAPI cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUtexO
     SOFTGPU_NOT_NULL(resource);
     ObjectRecord record;
     const CUresult error = describe(object, false, record);
-    if (error == CUDA_SUCCESS) *resource = record.resource;
+    if (error == CUDA_SUCCESS) {
+        *resource = record.resource;
+    }
     return error;
 }
 
@@ -313,28 +377,44 @@ CUresult CUDAAPI cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC* description, CUtex
     SOFTGPU_NOT_NULL(description);
     ObjectRecord record;
     const CUresult error = describe(object, false, record);
-    if (error == CUDA_SUCCESS) *description = record.texture;
+    if (error == CUDA_SUCCESS) {
+        *description = record.texture;
+    }
     return error;
 }
 
 CUresult CUDAAPI cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* view, CUtexObject object) {
     SOFTGPU_NOT_NULL(view);
     ObjectRecord record;
-    if (const CUresult error = describe(object, false, record); error != CUDA_SUCCESS) return error;
-    if (!record.has_view) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = describe(object, false, record); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (!record.has_view) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *view = record.view;
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuSurfObjectCreate(CUsurfObject* object, const CUDA_RESOURCE_DESC* resource) {
     SOFTGPU_CONTEXT(context);
-    if (object == nullptr || resource == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (resource->resType != CU_RESOURCE_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
+    if (object == nullptr || resource == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (resource->resType != CU_RESOURCE_TYPE_ARRAY) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const auto array = state().arrays.find(resource->res.array.hArray);
-    if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    if ((array->descriptor.Flags & CUDA_ARRAY3D_SURFACE_LDST) == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (array == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if ((array->descriptor.Flags & CUDA_ARRAY3D_SURFACE_LDST) == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     Texture texture;
-    if (const CUresult error = from_resource(*resource, texture); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = from_resource(*resource, texture); error != CUDA_SUCCESS) {
+        return error;
+    }
     texture.surface = true;
     return publish(std::move(texture), {*resource, {}, {}, false, true, context.get()}, *object);
 }
@@ -347,7 +427,9 @@ CUresult CUDAAPI cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUsur
     SOFTGPU_NOT_NULL(resource);
     ObjectRecord record;
     const CUresult error = describe(object, true, record);
-    if (error == CUDA_SUCCESS) *resource = record.resource;
+    if (error == CUDA_SUCCESS) {
+        *resource = record.resource;
+    }
     return error;
 }
 

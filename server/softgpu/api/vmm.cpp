@@ -23,8 +23,12 @@ struct Memory {
     CUmemAllocationProp properties{};
     int handles = 1;
     ~Memory() {
-        if (descriptor >= 0) close(descriptor);
-        if (counted) state().devices[static_cast<std::size_t>(device)]->give(size_bytes);
+        if (descriptor >= 0) {
+            close(descriptor);
+        }
+        if (counted) {
+            state().devices[static_cast<std::size_t>(device)]->give(size_bytes);
+        }
     }
 };
 
@@ -60,28 +64,35 @@ std::shared_ptr<Memory> find(CUmemGenericAllocationHandle handle) GP_REQUIRES(vm
 
 CUresult check_properties(const CUmemAllocationProp* properties) {
     SOFTGPU_NOT_NULL(properties);
-    if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
         const bool host = properties->location.type == CU_MEM_LOCATION_TYPE_HOST ||
                           properties->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
         return host ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
     }
-    if ((properties->requestedHandleTypes & ~static_cast<unsigned>(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) != 0)
+    if ((properties->requestedHandleTypes & ~static_cast<unsigned>(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) != 0) {
         return CUDA_ERROR_NOT_SUPPORTED;
+    }
     Device* device;
     return find_device(properties->location.id, device);
 }
 
 bool inside_reservation(std::uint64_t begin, std::uint64_t size_bytes) GP_REQUIRES(vmm().mutex) {
     auto at = vmm().reservations.upper_bound(begin);
-    if (at == vmm().reservations.begin()) return false;
+    if (at == vmm().reservations.begin()) {
+        return false;
+    }
     --at;
     return begin - at->first <= at->second && at->second - (begin - at->first) >= size_bytes;
 }
 
 bool overlaps_mapping(std::uint64_t begin, std::uint64_t size_bytes) GP_REQUIRES(vmm().mutex) {
     auto at = vmm().mappings.lower_bound(begin + size_bytes);
-    if (at == vmm().mappings.begin()) return false;
+    if (at == vmm().mappings.begin()) {
+        return false;
+    }
     --at;
     return at->first + at->second.size_bytes > begin;
 }
@@ -108,7 +119,9 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocat
                                                CUmemAllocationGranularity_flags) {
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(bytes);
-    if (const CUresult error = check_properties(properties); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = check_properties(properties); error != CUDA_SUCCESS) {
+        return error;
+    }
     *bytes = kGranularityBytes;
     return CUDA_SUCCESS;
 }
@@ -116,25 +129,35 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocat
 CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* pointer, size_t size, size_t alignment, CUdeviceptr wanted,
                                      unsigned long long flags) {
     SOFTGPU_READY();
-    if (pointer == nullptr || size == 0 || !aligned(size) || size > kMaxReservedBytes || flags != 0)
+    if (pointer == nullptr || size == 0 || !aligned(size) || size > kMaxReservedBytes || flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
-    if ((alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
+    }
+    if ((alignment & (alignment - 1)) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const std::size_t align = std::max<std::size_t>(alignment, kGranularityBytes);
     constexpr int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void* memory = MAP_FAILED;
     if (wanted != 0 && wanted % align == 0) {
         memory = mmap(reinterpret_cast<void*>(wanted), size, PROT_NONE, kind | MAP_FIXED_NOREPLACE, -1, 0);
         // A Linux kernel without MAP_FIXED_NOREPLACE takes the address as a hint.
-        if (memory != MAP_FAILED && memory != reinterpret_cast<void*>(wanted))
+        if (memory != MAP_FAILED && memory != reinterpret_cast<void*>(wanted)) {
             munmap(memory, size), memory = MAP_FAILED;
+        }
     }
     if (memory == MAP_FAILED) {
         void* wide = mmap(nullptr, size + align, PROT_NONE, kind, -1, 0);
-        if (wide == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (wide == MAP_FAILED) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
         const auto begin = reinterpret_cast<std::uint64_t>(wide);
         const std::uint64_t at = (begin + align - 1) / align * align;
-        if (at > begin) munmap(wide, at - begin);
-        if (begin + align > at) munmap(reinterpret_cast<void*>(at + size), begin + align - at);
+        if (at > begin) {
+            munmap(wide, at - begin);
+        }
+        if (begin + align > at) {
+            munmap(reinterpret_cast<void*>(at + size), begin + align - at);
+        }
         memory = reinterpret_cast<void*>(at);
     }
     const Lock lock(vmm().mutex);
@@ -147,8 +170,9 @@ CUresult CUDAAPI cuMemAddressFree(CUdeviceptr pointer, size_t size) {
     SOFTGPU_READY();
     const Lock lock(vmm().mutex);
     const auto found = vmm().reservations.find(pointer);
-    if (found == vmm().reservations.end() || found->second != size || overlaps_mapping(pointer, size))
+    if (found == vmm().reservations.end() || found->second != size || overlaps_mapping(pointer, size)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     munmap(reinterpret_cast<void*>(pointer), size);
     vmm().reservations.erase(found);
     return CUDA_SUCCESS;
@@ -157,19 +181,28 @@ CUresult CUDAAPI cuMemAddressFree(CUdeviceptr pointer, size_t size) {
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* properties,
                              unsigned long long flags) {
     SOFTGPU_READY();
-    if (handle == nullptr || size == 0 || !aligned(size) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = check_properties(properties); error != CUDA_SUCCESS) return error;
+    if (handle == nullptr || size == 0 || !aligned(size) || flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (const CUresult error = check_properties(properties); error != CUDA_SUCCESS) {
+        return error;
+    }
     Device* device;
-    if (const CUresult error = find_device(properties->location.id, device); error != CUDA_SUCCESS) return error;
-    if (!device->take(size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (const CUresult error = find_device(properties->location.id, device); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (!device->take(size)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     auto memory = std::make_shared<Memory>();
     memory->counted = true;
     memory->device = device->ordinal;
     memory->size_bytes = size;
     memory->properties = *properties;
     memory->descriptor = memfd_create("gpupool-softgpu", MFD_CLOEXEC);
-    if (memory->descriptor < 0 || ftruncate(memory->descriptor, static_cast<off_t>(size)) != 0)
+    if (memory->descriptor < 0 || ftruncate(memory->descriptor, static_cast<off_t>(size)) != 0) {
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     const Lock lock(vmm().mutex);
     vmm().memories[memory.get()] = memory;
     *handle = handle_of(memory);
@@ -180,9 +213,13 @@ CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
     SOFTGPU_READY();
     const Lock lock(vmm().mutex);
     const auto memory = find(handle);
-    if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (memory == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     // Mappings keep the memory until they are unmapped.
-    if (--memory->handles == 0) vmm().memories.erase(memory.get());
+    if (--memory->handles == 0) {
+        vmm().memories.erase(memory.get());
+    }
     return CUDA_SUCCESS;
 }
 
@@ -191,20 +228,29 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmem
     SOFTGPU_READY();
     const Lock lock(vmm().mutex);
     const auto memory = find(handle);
-    if (memory == nullptr || size == 0 || !aligned(pointer) || !aligned(size) || flags != 0)
+    if (memory == nullptr || size == 0 || !aligned(pointer) || !aligned(size) || flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
-    if (offset != 0 || memory->size_bytes < size) return CUDA_ERROR_INVALID_VALUE;
-    if (!inside_reservation(pointer, size) || overlaps_mapping(pointer, size)) return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (offset != 0 || memory->size_bytes < size) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!inside_reservation(pointer, size) || overlaps_mapping(pointer, size)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     void* mapped = mmap(reinterpret_cast<void*>(pointer), size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->descriptor,
                         static_cast<off_t>(offset));
-    if (mapped == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (mapped == MAP_FAILED) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     vmm().mappings[pointer] = {size, memory};
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAccessDesc* access, size_t count) {
     SOFTGPU_READY();
-    if (size == 0 || access == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (size == 0 || access == nullptr || count == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const Lock lock(vmm().mutex);
     // The range must consist of whole mappings without gaps.
     std::uint64_t covered = pointer;
@@ -212,12 +258,18 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAcc
          at != vmm().mappings.end() && at->first == covered && covered < pointer + size; ++at) {
         covered += at->second.size_bytes;
     }
-    if (covered != pointer + size) return CUDA_ERROR_INVALID_VALUE;
+    if (covered != pointer + size) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     std::uint64_t asked = 0, readers = 0, writers = 0;
     for (std::size_t i = 0; i < count; ++i) {
-        if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+        if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+            return CUDA_ERROR_NOT_SUPPORTED;
+        }
         Device* device;
-        if (const CUresult error = find_device(access[i].location.id, device); error != CUDA_SUCCESS) return error;
+        if (const CUresult error = find_device(access[i].location.id, device); error != CUDA_SUCCESS) {
+            return error;
+        }
         const std::uint64_t bit = std::uint64_t{1} << device->ordinal;
         asked |= bit;
         readers = access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE ? readers | bit : readers & ~bit;
@@ -231,10 +283,13 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAcc
         // The host's page protection only says whether any device may access the range. A copy by the host may write
         // where kernels may only read.
         if (before != mapping.accessible() && mprotect(reinterpret_cast<void*>(at->first), mapping.size_bytes,
-                                                       before ? PROT_NONE : PROT_READ | PROT_WRITE) != 0)
+                                                       before ? PROT_NONE : PROT_READ | PROT_WRITE) != 0) {
             return CUDA_ERROR_OUT_OF_MEMORY;
+        }
         if (mapping.accessible()) {
-            if (mapping.id == 0) mapping.id = state().next_id.fetch_add(1);
+            if (mapping.id == 0) {
+                mapping.id = state().next_id.fetch_add(1);
+            }
             state().allocations.add({at->first, mapping.size_bytes, MemoryKind::mapped, nullptr, mapping.memory->device,
                                      0, mapping.id, 0, nullptr, nullptr, mapping.readers, mapping.writers});
         } else if (before) {
@@ -247,14 +302,21 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAcc
 
 CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr pointer) {
     SOFTGPU_READY();
-    if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    if (flags == nullptr || location == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     Device* device;
-    if (const CUresult error = find_device(location->id, device); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = find_device(location->id, device); error != CUDA_SUCCESS) {
+        return error;
+    }
     const Lock lock(vmm().mutex);
     auto at = vmm().mappings.upper_bound(pointer);
-    if (at == vmm().mappings.begin() || pointer - std::prev(at)->first >= std::prev(at)->second.size_bytes)
+    if (at == vmm().mappings.begin() || pointer - std::prev(at)->first >= std::prev(at)->second.size_bytes) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     const Mapping& mapping = std::prev(at)->second;
     const std::uint64_t bit = std::uint64_t{1} << device->ordinal;
     *flags = (mapping.writers & bit) != 0   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -269,12 +331,17 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr pointer, size_t size) {
     std::uint64_t covered = pointer;
     const auto first = vmm().mappings.find(pointer);
     auto last = first;
-    for (; last != vmm().mappings.end() && last->first == covered && covered < pointer + size; ++last)
+    for (; last != vmm().mappings.end() && last->first == covered && covered < pointer + size; ++last) {
         covered += last->second.size_bytes;
-    if (size == 0 || covered != pointer + size) return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (size == 0 || covered != pointer + size) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     for (auto at = first; at != last; ++at) {
         Allocation removed;
-        if (at->second.accessible()) state().allocations.remove(at->first, removed);
+        if (at->second.accessible()) {
+            state().allocations.remove(at->first, removed);
+        }
         blank(at->first, at->second.size_bytes);
     }
     vmm().mappings.erase(first, last);
@@ -287,8 +354,9 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handl
     const Lock lock(vmm().mutex);
     const auto pointer = reinterpret_cast<std::uint64_t>(address);
     auto at = vmm().mappings.upper_bound(pointer);
-    if (at == vmm().mappings.begin() || pointer - std::prev(at)->first >= std::prev(at)->second.size_bytes)
+    if (at == vmm().mappings.begin() || pointer - std::prev(at)->first >= std::prev(at)->second.size_bytes) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     const auto& memory = std::prev(at)->second.memory;
     memory->handles = vmm().memories.emplace(memory.get(), memory).second ? 1 : memory->handles + 1;
     *handle = handle_of(memory);
@@ -300,7 +368,9 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* pro
     SOFTGPU_READY();
     const Lock lock(vmm().mutex);
     const auto memory = find(handle);
-    if (properties == nullptr || memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (properties == nullptr || memory == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *properties = memory->properties;
     return CUDA_SUCCESS;
 }
@@ -310,11 +380,16 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void* result, CUmemGenericAllocati
     SOFTGPU_READY();
     const Lock lock(vmm().mutex);
     const auto memory = find(handle);
-    if (result == nullptr || memory == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || (memory->properties.requestedHandleTypes & type) == 0)
+    if (result == nullptr || memory == nullptr || flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || (memory->properties.requestedHandleTypes & type) == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const int copy = fcntl(memory->descriptor, F_DUPFD_CLOEXEC, 0);
-    if (copy < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+    if (copy < 0) {
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
     *static_cast<int*>(result) = copy;
     return CUDA_SUCCESS;
 }
@@ -322,14 +397,19 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void* result, CUmemGenericAllocati
 CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* descriptor,
                                                 CUmemAllocationHandleType type) {
     SOFTGPU_READY();
-    if (handle == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+    if (handle == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const int given = static_cast<int>(reinterpret_cast<std::intptr_t>(descriptor));
     struct stat status {};
-    if (fstat(given, &status) != 0 || status.st_size <= 0 || !aligned(static_cast<std::uint64_t>(status.st_size)))
+    if (fstat(given, &status) != 0 || status.st_size <= 0 || !aligned(static_cast<std::uint64_t>(status.st_size))) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     auto memory = std::make_shared<Memory>();
     memory->descriptor = fcntl(given, F_DUPFD_CLOEXEC, 0);
-    if (memory->descriptor < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+    if (memory->descriptor < 0) {
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
     memory->size_bytes = static_cast<std::uint64_t>(status.st_size);
     memory->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     memory->properties.requestedHandleTypes = type;

@@ -12,7 +12,9 @@ namespace {
 std::uint8_t* allocate(std::size_t bytes) {
     const std::size_t rounded = (bytes + 63) / 64 * 64;
     auto* memory = static_cast<std::uint8_t*>(std::aligned_alloc(64, rounded == 0 ? 64 : rounded));
-    if (memory == nullptr) throw std::bad_alloc();
+    if (memory == nullptr) {
+        throw std::bad_alloc();
+    }
     return memory;
 }
 
@@ -29,7 +31,9 @@ BlockRunner::BlockRunner(const LaunchState& launch, std::uint32_t executor) : la
     thread_count_ = launch.block[0] * launch.block[1] * launch.block[2];
     const std::uint32_t warps = (thread_count_ + kLaneCount - 1) / kLaneCount;
     shared_bytes_ = dynamic_shared_offset_bytes(*launch.entry) + launch.dynamic_shared_bytes;
-    if (launch.entry->uses_reserved_shared) shared_bytes_ = (shared_bytes_ + 15) / 16 * 16 + kReservedSharedBytes;
+    if (launch.entry->uses_reserved_shared) {
+        shared_bytes_ = (shared_bytes_ + 15) / 16 * 16 + kReservedSharedBytes;
+    }
     shared_.reset(allocate(shared_bytes_));
     const std::uint32_t stride = launch.local_bytes_per_lane;
     // Not cleared, since untouched pages of local memory cost nothing.
@@ -70,7 +74,9 @@ void BlockRunner::join(Cluster& cluster, std::uint32_t rank) {
 void BlockRunner::begin(const std::uint32_t (&index)[3]) {
     fault_ = {};
     std::memset(shared_.get(), 0, shared_bytes_);
-    for (auto& barrier : barriers_) barrier = {};
+    for (auto& barrier : barriers_) {
+        barrier = {};
+    }
     for (Warp& w : warps_) {
         std::copy(index, index + 3, w.block_index);
         w.alive = w.lane_limit;
@@ -90,7 +96,9 @@ Progress BlockRunner::run(std::uint32_t steps, bool& paused) {
     bool unfinished = false, ran = false, blocked = false;
     paused_ = false;
     for (Warp& w : warps_) {
-        if (w.alive == 0) continue;
+        if (w.alive == 0) {
+            continue;
+        }
         if (w.current.mask == 0 && !next_group(w)) {
             unfinished = blocked = true;
             continue;
@@ -103,17 +111,23 @@ Progress BlockRunner::run(std::uint32_t steps, bool& paused) {
         }
         unfinished |= end != WarpEnd::finished;
     }
-    if (!unfinished) return Progress::finished;
+    if (!unfinished) {
+        return Progress::finished;
+    }
     if (!ran && blocked) {
         for (const Warp& w : warps_) {
             for (const Group& group : w.waiting) {
-                if (group.wait == Wait::barrier && group.barrier_id == kClusterBarrier) return Progress::waiting;
+                if (group.wait == Wait::barrier && group.barrier_id == kClusterBarrier) {
+                    return Progress::waiting;
+                }
             }
         }
         // All threads wait at barriers that cannot complete.
         fault_ = {FaultKind::deadlock, 0, 0, "every thread of a block waits at a barrier that can never complete"};
         for (const Warp& w : warps_) {
-            if (!w.waiting.empty()) fault_.line = w.waiting[0].frame->function->code[w.waiting[0].position - 1].line;
+            if (!w.waiting.empty()) {
+                fault_.line = w.waiting[0].frame->function->code[w.waiting[0].position - 1].line;
+            }
         }
         return Progress::faulted;
     }
@@ -151,7 +165,9 @@ void BlockRunner::free_frame(Frame* frame) {
 
 std::uint32_t BlockRunner::alive_threads() const noexcept {
     std::uint32_t result = 0;
-    for (const Warp& w : warps_) result += static_cast<std::uint32_t>(std::popcount(w.alive));
+    for (const Warp& w : warps_) {
+        result += static_cast<std::uint32_t>(std::popcount(w.alive));
+    }
     return result;
 }
 
@@ -159,7 +175,9 @@ std::uint32_t BlockRunner::alive_threads() const noexcept {
 void BlockRunner::arrive(Warp& w, const Inst& i) {
     const auto first = static_cast<std::uint32_t>(std::countr_zero(w.exec));
     const std::uint32_t id = w.reg<std::uint32_t>(i.a)[first];
-    if (id >= 16) return w.raise(FaultKind::illegal_instruction, i, id, "a block has barriers 0 to 15");
+    if (id >= 16) {
+        return w.raise(FaultKind::illegal_instruction, i, id, "a block has barriers 0 to 15");
+    }
     Barrier& barrier = barriers_[id];
     if (i.b != kNoSlot) {
         const std::uint32_t expected = w.reg<std::uint32_t>(i.b)[first];
@@ -197,7 +215,9 @@ void BlockRunner::arrive_at_cluster(Warp& w) {
 
 void BlockRunner::wait_for_cluster(Warp& w) {
     const std::uint32_t early = w.exec & ~(w.cluster_parity ^ (cluster_->parity ? kAllLanes : 0));
-    if (early == 0) return;
+    if (early == 0) {
+        return;
+    }
     Group group = w.current;
     group.mask = early;
     group.wait = Wait::barrier;
@@ -207,16 +227,24 @@ void BlockRunner::wait_for_cluster(Warp& w) {
 }
 
 void BlockRunner::release_cluster_if_full() {
-    if (cluster_->arrived == 0) return;
+    if (cluster_->arrived == 0) {
+        return;
+    }
     std::uint32_t alive = 0;
-    for (const BlockRunner* block : cluster_->blocks) alive += block->alive_threads();
-    if (cluster_->arrived < alive) return;
+    for (const BlockRunner* block : cluster_->blocks) {
+        alive += block->alive_threads();
+    }
+    if (cluster_->arrived < alive) {
+        return;
+    }
     cluster_->arrived = 0;
     cluster_->parity = !cluster_->parity;
     for (BlockRunner* block : cluster_->blocks) {
         for (Warp& w : block->warps_) {
             for (Group& group : w.waiting) {
-                if (group.wait == Wait::barrier && group.barrier_id == kClusterBarrier) group.wait = Wait::none;
+                if (group.wait == Wait::barrier && group.barrier_id == kClusterBarrier) {
+                    group.wait = Wait::none;
+                }
             }
         }
     }
@@ -225,7 +253,9 @@ void BlockRunner::release_cluster_if_full() {
 void BlockRunner::release_if_full(std::uint32_t id) {
     Barrier& barrier = barriers_[id];
     const std::uint32_t expected = barrier.expected != 0 ? barrier.expected : alive_threads();
-    if (barrier.arrived != 0 && barrier.arrived >= expected) release(id);
+    if (barrier.arrived != 0 && barrier.arrived >= expected) {
+        release(id);
+    }
 }
 
 void BlockRunner::release(std::uint32_t id) {
@@ -233,13 +263,16 @@ void BlockRunner::release(std::uint32_t id) {
     barriers_[id] = {};
     for (Warp& w : warps_) {
         for (Group& group : w.waiting) {
-            if (group.wait != Wait::barrier || group.barrier_id != id) continue;
+            if (group.wait != Wait::barrier || group.barrier_id != id) {
+                continue;
+            }
             const Inst& i = group.frame->function->code[group.position - 1];
             std::uint8_t* registers = group.frame->registers;
             if (i.mode == 2) {
                 auto* d = reinterpret_cast<std::uint32_t*>(registers + i.d);
-                for (std::uint32_t rest = group.mask; rest != 0; rest &= rest - 1)
+                for (std::uint32_t rest = group.mask; rest != 0; rest &= rest - 1) {
                     d[std::countr_zero(rest)] = barrier.counted;
+                }
             } else if (i.mode >= 3) {
                 auto& d = *reinterpret_cast<std::uint32_t*>(registers + i.d);
                 const bool value = i.mode == 3 ? barrier.all : barrier.any;

@@ -48,7 +48,9 @@ class Compiler {
         GPUPOOL_TRY(initialise());
         for (std::size_t i = 0; i < target_.functions.size(); ++i) {
             const ptx::Function& function = *sources_[i];
-            if (!function.defined) continue;
+            if (!function.defined) {
+                continue;
+            }
             // Shared variables outside of kernels have the same place in all kernels, before a kernel's own.
             const std::uint32_t base =
                 function.entry ? (uses_common(function) ? common_shared_bytes_ : 0) : common_shared_bytes_;
@@ -56,7 +58,9 @@ class Compiler {
                 Lowering(symbols_, function, target_.functions[i], base).run();
             } catch (const LoweringError& error) {
                 auto message = fmt::format("line {}: {}", error.line, error.message);
-                if (!error.lacking) return Error{ErrorCode::unsupported, std::move(message)};
+                if (!error.lacking) {
+                    return Error{ErrorCode::unsupported, std::move(message)};
+                }
                 refuse(target_.functions[i], std::move(message));
             }
             if (!function.entry) {
@@ -95,11 +99,19 @@ class Compiler {
     Status first_refusal() const {
         const CompiledFunction* refused = nullptr;
         for (const auto& function : target_.functions) {
-            if (!function.entry || !function.defined) continue;
-            if (function.refusal.empty()) return {};
-            if (refused == nullptr) refused = &function;
+            if (!function.entry || !function.defined) {
+                continue;
+            }
+            if (function.refusal.empty()) {
+                return {};
+            }
+            if (refused == nullptr) {
+                refused = &function;
+            }
         }
-        if (refused == nullptr) return {};
+        if (refused == nullptr) {
+            return {};
+        }
         return Error{ErrorCode::unsupported, refused->refusal};
     }
 
@@ -110,15 +122,20 @@ class Compiler {
                 place_shared(variable);
                 continue;
             }
-            if (variable.external && !variable.unsized_array && variable.initial.empty() && defined_elsewhere(variable))
+            if (variable.external && !variable.unsized_array && variable.initial.empty() &&
+                defined_elsewhere(variable)) {
                 continue;
+            }
             if (variable.external) {
                 return Error{ErrorCode::unsupported, fmt::format("line {}: '{}' is declared but not defined here",
                                                                  variable.line, variable.name)};
             }
-            if (symbols_.names.count(variable.name) != 0) continue;
-            if (variable.space == ptx::Space::constant)
+            if (symbols_.names.count(variable.name) != 0) {
+                continue;
+            }
+            if (variable.space == ptx::Space::constant) {
                 constant_bytes = align_up(constant_bytes, variable.align_bytes) + variable.size_bytes;
+            }
             if (constant_bytes > kMaxConstantBytes) {
                 return Error{ErrorCode::invalid_input,
                              fmt::format("line {}: with '{}' there are {} bytes of constant variables; at most {} are "
@@ -130,9 +147,13 @@ class Compiler {
             placed_.push_back(&variable);
             bytes += variable.size_bytes;
         }
-        if (bytes == 0) return {};
+        if (bytes == 0) {
+            return {};
+        }
         void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED) return system_error("mmap for a module's variables", errno);
+        if (memory == MAP_FAILED) {
+            return system_error("mmap for a module's variables", errno);
+        }
         target_.memory = static_cast<std::uint8_t*>(memory);
         target_.memory_bytes = bytes;
         for (const auto* variable : placed_) {
@@ -165,10 +186,11 @@ class Compiler {
         std::unordered_map<std::string_view, std::size_t> index;
         for (const auto& function : source_.functions) {
             const auto [at, fresh] = index.try_emplace(function.name, sources_.size());
-            if (fresh)
+            if (fresh) {
                 sources_.push_back(&function);
-            else if (function.defined)
+            } else if (function.defined) {
                 sources_[at->second] = &function;
+            }
         }
         // Device functions first, since kernels that call them need to know their shared variables.
         std::stable_sort(sources_.begin(), sources_.end(),
@@ -182,13 +204,19 @@ class Compiler {
             to.defined = from.defined;
             to.index = static_cast<std::uint32_t>(i);
             to.virtual_architecture = architecture_of(source_.target);
-            if (from.max_threads != 0) to.max_threads = std::min<std::uint32_t>(1024, from.max_threads);
+            if (from.max_threads != 0) {
+                to.max_threads = std::min<std::uint32_t>(1024, from.max_threads);
+            }
             std::copy(from.required_threads, from.required_threads + 3, to.required_threads);
             std::copy(from.required_cluster, from.required_cluster + 3, to.required_cluster);
             std::uint64_t bytes = 0;
-            for (const auto& param : from.params) bytes = place_param(param, bytes, to.params, from.entry);
+            for (const auto& param : from.params) {
+                bytes = place_param(param, bytes, to.params, from.entry);
+            }
             to.param_bytes = static_cast<std::uint32_t>(bytes);
-            for (const auto& param : from.returns) bytes = place_param(param, bytes, to.returns, from.entry);
+            for (const auto& param : from.returns) {
+                bytes = place_param(param, bytes, to.returns, from.entry);
+            }
             symbols_.names[from.name] = {Symbol::function, i};
         }
         symbols_.functions = target_.functions.data();
@@ -207,7 +235,9 @@ class Compiler {
         const bool many = target_.ptx_version >= 81 && architecture_of(source_.target) >= 70;
         const std::uint32_t limit_bytes = many ? kMaxParamBytes : kMaxParamBytesBeforePtx81;
         for (const auto& function : target_.functions) {
-            if (!function.entry || function.param_bytes <= limit_bytes) continue;
+            if (!function.entry || function.param_bytes <= limit_bytes) {
+                continue;
+            }
             return Error{ErrorCode::invalid_input, fmt::format("the kernel '{}' has {} bytes of parameters; at most {} "
                                                                "are accepted",
                                                                function.name, function.param_bytes, limit_bytes)};
@@ -218,7 +248,9 @@ class Compiler {
     Status initialise() {
         for (const auto* variable : placed_) {
             auto* at = reinterpret_cast<std::uint8_t*>(symbols_.names[variable->name].value);
-            if (!variable->initial.empty()) std::memcpy(at, variable->initial.data(), variable->initial.size());
+            if (!variable->initial.empty()) {
+                std::memcpy(at, variable->initial.data(), variable->initial.size());
+            }
             for (const auto& relocation : variable->relocations) {
                 const auto found = symbols_.names.find(relocation.symbol);
                 if (found == symbols_.names.end()) {
@@ -227,10 +259,13 @@ class Compiler {
                                              variable->line, variable->name, relocation.symbol)};
                 }
                 std::uint64_t value = found->second.value;
-                if (found->second.kind == Symbol::function)
+                if (found->second.kind == Symbol::function) {
                     value = reinterpret_cast<std::uint64_t>(target_.functions.data() + value);
+                }
                 value += static_cast<std::uint64_t>(relocation.addend);
-                if (relocation.byte >= 0) value = value >> (8 * relocation.byte) & 0xFF;
+                if (relocation.byte >= 0) {
+                    value = value >> (8 * relocation.byte) & 0xFF;
+                }
                 std::memcpy(at + relocation.offset_bytes, &value,
                             std::min<std::size_t>(relocation.size_bytes, sizeof value));
             }
@@ -239,13 +274,21 @@ class Compiler {
     }
 
     bool uses_common(const ptx::Function& function) const {
-        if (common_shared_bytes_ == 0) return false;
+        if (common_shared_bytes_ == 0) {
+            return false;
+        }
         for (const auto& instruction : function.body) {
-            if (instruction.opcode.substr(0, 4) == "call") return true;
+            if (instruction.opcode.substr(0, 4) == "call") {
+                return true;
+            }
             for (const auto& operand : instruction.operands) {
-                if (names_shared(operand)) return true;
+                if (names_shared(operand)) {
+                    return true;
+                }
                 for (const auto& item : operand.items) {
-                    if (names_shared(item)) return true;
+                    if (names_shared(item)) {
+                        return true;
+                    }
                 }
             }
         }
@@ -253,7 +296,9 @@ class Compiler {
     }
 
     bool names_shared(const ptx::Operand& operand) const {
-        if (operand.kind != ptx::OperandKind::symbol || operand.variable >= 0) return false;
+        if (operand.kind != ptx::OperandKind::symbol || operand.variable >= 0) {
+            return false;
+        }
         const auto found = symbols_.names.find(operand.name);
         return found != symbols_.names.end() && found->second.kind == Symbol::shared;
     }
@@ -264,28 +309,37 @@ class Compiler {
         for (auto& function : target_.functions) {
             visit(function);
             function.stack_bytes = stack_[function.index];
-            if (function.may_recurse) function.stack_bytes = std::max(function.stack_bytes, kRecursiveStackBytes);
+            if (function.may_recurse) {
+                function.stack_bytes = std::max(function.stack_bytes, kRecursiveStackBytes);
+            }
             // A function with indirect or recursive calls may need any device function's shared variables.
-            if (function.entry && function.may_recurse)
+            if (function.entry && function.may_recurse) {
                 function.shared_bytes = std::max(function.shared_bytes, common_shared_bytes_);
+            }
         }
     }
 
     // Finds the deepest chain of local memory below a function. A chain of more than 1000 functions is treated as
     // recursion, which bounds this recursion.
     void visit(CompiledFunction& function, std::uint32_t depth = 0) {
-        if (state_[function.index] == 2) return;
+        if (state_[function.index] == 2) {
+            return;
+        }
         state_[function.index] = 1;
         std::uint32_t deepest = 0;
         for (const auto& site : function.calls) {
-            if (site.callee < 0 || site.builtin != Builtin::none) continue;
+            if (site.callee < 0 || site.builtin != Builtin::none) {
+                continue;
+            }
             CompiledFunction& callee = target_.functions[static_cast<std::size_t>(site.callee)];
             if (state_[callee.index] == 1 || depth > 1000) {
                 function.may_recurse = true;
                 continue;
             }
             visit(callee, depth + 1);
-            if (function.refusal.empty()) function.refusal = callee.refusal;
+            if (function.refusal.empty()) {
+                function.refusal = callee.refusal;
+            }
             function.may_recurse |= callee.may_recurse;
             function.uses_reserved_shared |= callee.uses_reserved_shared;
             deepest = std::max(deepest, stack_[callee.index]);
@@ -307,13 +361,19 @@ class Compiler {
 }  // namespace
 
 CompiledModule::~CompiledModule() {
-    for (const auto& variable : variables) AddressSpace::instance().remove(variable.address, variable.size_bytes);
-    if (memory != nullptr) munmap(memory, memory_bytes);
+    for (const auto& variable : variables) {
+        AddressSpace::instance().remove(variable.address, variable.size_bytes);
+    }
+    if (memory != nullptr) {
+        munmap(memory, memory_bytes);
+    }
 }
 
 const ModuleVariable* CompiledModule::find_variable(std::string_view name) const {
     for (const auto& variable : variables) {
-        if (variable.name == name) return &variable;
+        if (variable.name == name) {
+            return &variable;
+        }
     }
     return nullptr;
 }
@@ -331,10 +391,14 @@ Result<std::unique_ptr<CompiledModule>> compile(std::string_view text) {
     }
     std::deque<std::string> names;
     auto parsed = ptx::link(std::move(units), names);
-    if (!parsed) return parsed.error();
+    if (!parsed) {
+        return parsed.error();
+    }
     auto module = std::make_unique<CompiledModule>();
     module->ptx_version = parsed->version_major * 10 + parsed->version_minor;
-    if (auto status = Compiler(*parsed, *module).run(); !status) return status.error();
+    if (auto status = Compiler(*parsed, *module).run(); !status) {
+        return status.error();
+    }
     return module;
 }
 

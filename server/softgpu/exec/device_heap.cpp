@@ -31,7 +31,9 @@ constexpr int kMaxPrintfBytes = 65536;
 template <class T>
 void append(std::string& text, const char* format, T value) {
     const int length = std::snprintf(nullptr, 0, format, value);
-    if (length <= 0) return;
+    if (length <= 0) {
+        return;
+    }
     const std::size_t before = text.size();
     text.resize(before + static_cast<std::size_t>(length) + 1);
     std::snprintf(text.data() + before, static_cast<std::size_t>(length) + 1, format, value);
@@ -41,11 +43,17 @@ void append(std::string& text, const char* format, T value) {
 }  // namespace
 
 std::uint64_t device_malloc(std::uint64_t size_bytes) {
-    if (size_bytes == 0) size_bytes = 1;
+    if (size_bytes == 0) {
+        size_bytes = 1;
+    }
     const Lock lock(heap().mutex);
-    if (size_bytes > heap().limit_bytes || heap().limit_bytes - heap().used_bytes < size_bytes) return 0;
+    if (size_bytes > heap().limit_bytes || heap().limit_bytes - heap().used_bytes < size_bytes) {
+        return 0;
+    }
     void* memory = std::malloc(size_bytes);
-    if (memory == nullptr) return 0;
+    if (memory == nullptr) {
+        return 0;
+    }
     const auto address = reinterpret_cast<std::uint64_t>(memory);
     heap().blocks[address] = size_bytes;
     heap().used_bytes += size_bytes;
@@ -54,10 +62,14 @@ std::uint64_t device_malloc(std::uint64_t size_bytes) {
 }
 
 bool device_free(std::uint64_t address) {
-    if (address == 0) return true;
+    if (address == 0) {
+        return true;
+    }
     const Lock lock(heap().mutex);
     const auto found = heap().blocks.find(address);
-    if (found == heap().blocks.end()) return false;
+    if (found == heap().blocks.end()) {
+        return false;
+    }
     AddressSpace::instance().remove(address, found->second);
     heap().used_bytes -= found->second;
     heap().blocks.erase(found);
@@ -77,7 +89,9 @@ std::uint64_t device_heap_limit() {
 
 std::string device_string(std::uint64_t address) {
     AddressRange range;
-    if (!AddressSpace::instance().find(address, range)) return {};
+    if (!AddressSpace::instance().find(address, range)) {
+        return {};
+    }
     const std::size_t limit = std::min<std::uint64_t>(range.end - address, 65536);
     const auto* text = reinterpret_cast<const char*>(address);
     return {text, strnlen(text, limit)};
@@ -91,7 +105,9 @@ std::string format_device_printf(const std::string& format, const std::uint8_t* 
     const auto take = [&](std::size_t bytes) {
         used = (used + bytes - 1) / bytes * bytes;
         std::uint64_t value = 0;
-        if (used + bytes <= arguments_bytes) std::memcpy(&value, arguments + used, bytes);
+        if (used + bytes <= arguments_bytes) {
+            std::memcpy(&value, arguments + used, bytes);
+        }
         used += bytes;
         ++arguments_read;
         return value;
@@ -112,13 +128,17 @@ std::string format_device_printf(const std::string& format, const std::uint8_t* 
             } else {
                 int number = 0;
                 const std::size_t first = end;
-                for (; end < format.size() && format[end] >= '0' && format[end] <= '9'; ++end)
+                for (; end < format.size() && format[end] >= '0' && format[end] <= '9'; ++end) {
                     number = std::min(kMaxPrintfBytes, number * 10 + (format[end] - '0'));
-                if (end != first) piece += std::to_string(number);
+                }
+                if (end != first) {
+                    piece += std::to_string(number);
+                }
             }
         };
-        while (end < format.size() && std::strchr("-+ #0", format[end]) != nullptr && piece.size() < 8)
+        while (end < format.size() && std::strchr("-+ #0", format[end]) != nullptr && piece.size() < 8) {
             piece += format[end++];
+        }
         number_or_star();
         if (end < format.size() && format[end] == '.') {
             piece += format[end++];

@@ -45,7 +45,9 @@ struct Divide {
 
 template <class F, class T>
 [[gnu::always_inline]] inline T with_nan(T result, T b) {
-    if constexpr (std::is_same_v<F, Divide>) return result;
+    if constexpr (std::is_same_v<F, Divide>) {
+        return result;
+    }
     return keep_nan(result, b);
 }
 
@@ -68,7 +70,9 @@ bool was_subnormal(float x, float y) {
         const bool x_is_smaller = std::fabs(x) < std::fabs(y);
         return is_below_normal(opaque((x_is_smaller ? x : y) * kSubnormalScale) * (x_is_smaller ? y : x));
     }
-    if constexpr (std::is_same_v<F, Divide>) return is_below_normal(opaque(x * kSubnormalScale) / y);
+    if constexpr (std::is_same_v<F, Divide>) {
+        return is_below_normal(opaque(x * kSubnormalScale) / y);
+    }
     return false;  // a subnormal sum is exact
 }
 inline bool was_subnormal(float x, float y, float z) {
@@ -84,14 +88,18 @@ constexpr bool can_round_to_normal = Ftz && (std::is_same_v<F, Multiply> || std:
 template <class T, class F, bool Ftz>
 T rounded_result(T x, T y, T result) {
     if constexpr (can_round_to_normal<F, Ftz>) {
-        if (is_least_normal(result) && was_subnormal<F>(x, y)) return std::copysign(T{0}, result);
+        if (is_least_normal(result) && was_subnormal<F>(x, y)) {
+            return std::copysign(T{0}, result);
+        }
     }
     return result;
 }
 template <class T, bool Ftz>
 T rounded_sum(T x, T y, T z, T result) {
     if constexpr (Ftz) {
-        if (is_least_normal(result) && was_subnormal(x, y, z)) return std::copysign(T{0}, result);
+        if (is_least_normal(result) && was_subnormal(x, y, z)) {
+            return std::copysign(T{0}, result);
+        }
     }
     return result;
 }
@@ -212,10 +220,14 @@ Op op3(OpFn fn) {
 template <bool Max, bool PropagateNan, class T>
 T choose(T a, T b) {
     if (a != a || b != b) {
-        if (PropagateNan) return canonical(std::numeric_limits<T>::quiet_NaN());
+        if (PropagateNan) {
+            return canonical(std::numeric_limits<T>::quiet_NaN());
+        }
         return a != a ? (b != b ? canonical(quiet(b)) : b) : a;
     }
-    if (a == b) return std::signbit(a) == Max ? b : a;
+    if (a == b) {
+        return std::signbit(a) == Max ? b : a;
+    }
     return (a < b) != Max ? a : b;
 }
 

@@ -25,13 +25,17 @@ Grid::Grid(const LaunchState& launch, bool cooperative, const std::atomic<bool>&
 
 void Grid::record(const Fault& fault) {
     const Lock lock(mutex_);
-    if (fault_.kind == FaultKind::none) fault_ = fault;
+    if (fault_.kind == FaultKind::none) {
+        fault_ = fault;
+    }
     faulted_.store(true, std::memory_order_relaxed);
 }
 
 bool Grid::start_cluster(std::vector<Resident>& residents, std::uint32_t executor) {
     const std::uint64_t number = next_cluster_.fetch_add(1, std::memory_order_relaxed);
-    if (number >= cluster_count_) return false;
+    if (number >= cluster_count_) {
+        return false;
+    }
     const std::uint32_t* extent = launch_.cluster;
     const std::uint32_t count = extent[0] * extent[1] * extent[2];
     auto free = std::find_if(residents.begin(), residents.end(), [](const Resident& r) { return !r.active; });
@@ -44,7 +48,9 @@ bool Grid::start_cluster(std::vector<Resident>& residents, std::uint32_t executo
             free->cluster->blocks.push_back(free->runners.back().get());
             free->cluster->shared.push_back(free->runners.back()->shared());
         }
-        for (std::uint32_t rank = 0; rank < count; ++rank) free->runners[rank]->join(*free->cluster, rank);
+        for (std::uint32_t rank = 0; rank < count; ++rank) {
+            free->runners[rank]->join(*free->cluster, rank);
+        }
     }
     free->cluster->arrived = 0;
     free->cluster->parity = false;
@@ -66,7 +72,9 @@ bool Grid::start_cluster(std::vector<Resident>& residents, std::uint32_t executo
 Progress Grid::run_slice(Resident& resident, bool& paused) {
     bool all_finished = true, all_wait = true;
     for (std::size_t rank = 0; rank < resident.runners.size(); ++rank) {
-        if (resident.finished[rank]) continue;
+        if (resident.finished[rank]) {
+            continue;
+        }
         const Progress progress = resident.runners[rank]->run(kSliceSteps, paused);
         if (progress == Progress::faulted) {
             record(resident.runners[rank]->fault());
@@ -76,8 +84,12 @@ Progress Grid::run_slice(Resident& resident, bool& paused) {
         all_finished &= progress == Progress::finished;
         all_wait &= progress == Progress::waiting;
     }
-    if (all_finished) return Progress::finished;
-    if (!all_wait) return Progress::unfinished;
+    if (all_finished) {
+        return Progress::finished;
+    }
+    if (!all_wait) {
+        return Progress::unfinished;
+    }
     record({FaultKind::deadlock, 0, 0, "every thread of a cluster waits at a barrier that can never complete"});
     return Progress::faulted;
 }
@@ -96,23 +108,31 @@ void Grid::work_as(std::uint32_t executor) {
     bool more = true;
     const bool has_deadline = launch_.deadline != std::chrono::steady_clock::time_point::max();
     // All blocks of a cooperative grid must be resident at once, since they wait for each other.
-    while (cooperative_ && start_cluster(residents, executor)) ++active;
+    while (cooperative_ && start_cluster(residents, executor)) {
+        ++active;
+    }
     while (!over()) {
         if (active == 0) {
-            if (!more || !(more = start_cluster(residents, executor))) return;
+            if (!more || !(more = start_cluster(residents, executor))) {
+                return;
+            }
             active = 1;
         }
         bool all_paused = true;
         bool stalled = true;
         for (Resident& resident : residents) {
-            if (!resident.active) continue;
+            if (!resident.active) {
+                continue;
+            }
             bool paused = false;
             const Progress progress = run_slice(resident, paused);
             if (has_deadline && std::chrono::steady_clock::now() > launch_.deadline) {
                 record({FaultKind::timeout, 0, 0, "it ran for longer than the limit"});
                 return;
             }
-            if (progress == Progress::faulted) return;
+            if (progress == Progress::faulted) {
+                return;
+            }
             if (progress == Progress::finished) {
                 resident.active = false;
                 --active;
@@ -120,13 +140,19 @@ void Grid::work_as(std::uint32_t executor) {
             }
             all_paused &= paused;
             stalled &= ++resident.slices >= kTimeoutSlices;
-            if (over()) return;
+            if (over()) {
+                return;
+            }
         }
         if (stalled && more && active < kMaxResidents) {
             more = start_cluster(residents, executor);
-            if (more) ++active;
+            if (more) {
+                ++active;
+            }
         }
-        if (all_paused) sched_yield();
+        if (all_paused) {
+            sched_yield();
+        }
     }
 }
 
@@ -135,12 +161,17 @@ Fault Grid::run(const LaunchState& launch, bool cooperative, const std::atomic<b
     auto& pool = HelperPool::instance();
     const auto helpers =
         cooperative ? 0 : static_cast<std::uint32_t>(std::min<std::uint64_t>(pool.size(), grid.cluster_count() - 1));
-    if (helpers > 0) pool.help(grid, helpers);
+    if (helpers > 0) {
+        pool.help(grid, helpers);
+    }
     grid.work();
-    if (helpers > 0) pool.finish(grid);
+    if (helpers > 0) {
+        pool.finish(grid);
+    }
     const Lock lock(grid.mutex_);
-    if (grid.fault_.kind == FaultKind::none && stop.load())
+    if (grid.fault_.kind == FaultKind::none && stop.load()) {
         return {FaultKind::stopped, 0, 0, "the context was destroyed"};
+    }
     return grid.fault_;
 }
 
@@ -152,7 +183,9 @@ HelperPool& HelperPool::instance() {
 HelperPool::HelperPool() {
     const std::uint32_t processors = std::max(1U, std::thread::hardware_concurrency());
     try {
-        for (; size_ < processors - 1; ++size_) std::thread([this] { loop(); }).detach();
+        for (; size_ < processors - 1; ++size_) {
+            std::thread([this] { loop(); }).detach();
+        }
     } catch (const std::system_error&) {
         // Use the threads that were created; the stream's own thread does the rest.
     }

@@ -43,11 +43,15 @@ inline double to_double(double f) {
 inline double fused_to_odd(double a, double b, double c) {
     const double product = a * b;
     const double sum = product + c;
-    if (!std::isfinite(sum)) return sum;
+    if (!std::isfinite(sum)) {
+        return sum;
+    }
     const double part = sum - product;
     const double lost = (product - (sum - part)) + (c - part);
     const auto bits = std::bit_cast<std::uint64_t>(sum);
-    if (lost == 0 || (bits & 1) != 0) return sum;
+    if (lost == 0 || (bits & 1) != 0) {
+        return sum;
+    }
     return std::bit_cast<double>((lost > 0) == (sum > 0) ? bits + 1 : bits - 1);
 }
 
@@ -56,12 +60,20 @@ inline std::uint32_t encode(double value, Round round, int fraction_bits, int lo
     const bool negative = std::signbit(value);
     const std::uint32_t sign = negative ? 1U << 15 : 0;
     const std::uint32_t infinity = static_cast<std::uint32_t>(highest - lowest + 2) << fraction_bits;
-    if (value != value) return nan;
+    if (value != value) {
+        return nan;
+    }
     double magnitude = std::fabs(value);
-    if (std::isinf(magnitude)) return sign | infinity;
-    if (magnitude == 0) return sign;
+    if (std::isinf(magnitude)) {
+        return sign | infinity;
+    }
+    if (magnitude == 0) {
+        return sign;
+    }
     int exponent = std::ilogb(magnitude);
-    if (exponent < lowest) exponent = lowest;
+    if (exponent < lowest) {
+        exponent = lowest;
+    }
     const double scaled = std::ldexp(magnitude, fraction_bits - exponent);  // exact, since doubles have enough bits
     double whole = std::floor(scaled);
     const double rest = scaled - whole;
@@ -69,7 +81,9 @@ inline std::uint32_t encode(double value, Round round, int fraction_bits, int lo
                     : round == Round::zero  ? false
                     : round == Round::down  ? negative && rest > 0
                                             : !negative && rest > 0;
-    if (up) whole += 1;
+    if (up) {
+        whole += 1;
+    }
     // A carry out of the fraction increments the exponent.
     const auto units = static_cast<std::uint64_t>(whole);
     const std::uint64_t hidden = std::uint64_t{1} << fraction_bits;

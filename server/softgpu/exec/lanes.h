@@ -25,11 +25,21 @@ namespace {
 
 template <class T>
 constexpr Slot slot_of() {
-    if constexpr (std::is_same_v<T, bool>) return Slot::pred;
-    if constexpr (std::is_same_v<T, float>) return Slot::float32;
-    if constexpr (std::is_same_v<T, double>) return Slot::float64;
-    if constexpr (sizeof(T) == 2) return Slot::bits16;
-    if constexpr (sizeof(T) == 4) return Slot::bits32;
+    if constexpr (std::is_same_v<T, bool>) {
+        return Slot::pred;
+    }
+    if constexpr (std::is_same_v<T, float>) {
+        return Slot::float32;
+    }
+    if constexpr (std::is_same_v<T, double>) {
+        return Slot::float64;
+    }
+    if constexpr (sizeof(T) == 2) {
+        return Slot::bits16;
+    }
+    if constexpr (sizeof(T) == 4) {
+        return Slot::bits32;
+    }
     return Slot::bits64;
 }
 
@@ -38,10 +48,13 @@ template <class F>
 [[gnu::always_inline]] inline void each_lane(std::uint32_t exec, F f) {
     if (exec == kAllLanes) {
 #pragma GCC ivdep
-        for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) f(lane);
+        for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
+            f(lane);
+        }
     } else {
-        for (std::uint32_t rest = exec; rest != 0; rest &= rest - 1)
+        for (std::uint32_t rest = exec; rest != 0; rest &= rest - 1) {
             f(static_cast<std::uint32_t>(std::countr_zero(rest)));
+        }
     }
 }
 
@@ -104,7 +117,9 @@ Op quaternary(F) {
 template <class F>
 [[gnu::always_inline]] inline std::uint32_t lane_mask(F f) {
     alignas(16) std::uint8_t bytes[kLaneCount];
-    for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) bytes[lane] = f(lane) ? 0xFF : 0;
+    for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
+        bytes[lane] = f(lane) ? 0xFF : 0;
+    }
     const auto* halves = reinterpret_cast<const __m128i*>(bytes);
     return static_cast<std::uint32_t>(_mm_movemask_epi8(halves[0])) |
            static_cast<std::uint32_t>(_mm_movemask_epi8(halves[1])) << 16;
@@ -124,7 +139,9 @@ inline std::uint32_t combine(std::uint8_t mode, std::uint32_t compared, std::uin
 }
 
 [[gnu::always_inline]] inline void set_pred(Warp& w, std::uint32_t slot, std::uint32_t value) {
-    if (slot == kNoSlot) return;
+    if (slot == kNoSlot) {
+        return;
+    }
     std::uint32_t& p = w.pred(slot);
     p = (p & ~w.exec) | (value & w.exec);
 }

@@ -56,17 +56,25 @@ class Layout {
         std::vector<bool> leader(code_.size() + 1, false);
         leader[0] = true;
         for (std::size_t i = 0; i < code_.size(); ++i) {
-            if (!ends_block(code_[i])) continue;
+            if (!ends_block(code_[i])) {
+                continue;
+            }
             leader[i + 1] = true;
-            if (code_[i].flow == Flow::jump || code_[i].flow == Flow::branch) leader[code_[i].target] = true;
+            if (code_[i].flow == Flow::jump || code_[i].flow == Flow::branch) {
+                leader[code_[i].target] = true;
+            }
             if (code_[i].flow == Flow::branch_table) {
-                for (const auto target : function_.tables[code_[i].extra]) leader[target] = true;
+                for (const auto target : function_.tables[code_[i].extra]) {
+                    leader[target] = true;
+                }
             }
         }
         block_at_.assign(code_.size() + 1, 0);
         for (std::size_t i = 0; i < code_.size(); ++i) {
             if (leader[i]) {
-                if (!blocks_.empty()) blocks_.back().last = static_cast<std::uint32_t>(i);
+                if (!blocks_.empty()) {
+                    blocks_.back().last = static_cast<std::uint32_t>(i);
+                }
                 blocks_.push_back({static_cast<std::uint32_t>(i), 0, {}, false, -1});
             }
             block_at_[i] = static_cast<std::uint32_t>(blocks_.size() - 1);
@@ -77,10 +85,16 @@ class Layout {
             // The lowering ends every body with an exit or a return, so the code's end is never reached by falling
             // through.
             block.falls_through = goes_on(end);
-            if (block.falls_through) block.next.push_back(block_at_[block.last]);
-            if (end.flow == Flow::jump || end.flow == Flow::branch) block.next.push_back(block_at_[end.target]);
+            if (block.falls_through) {
+                block.next.push_back(block_at_[block.last]);
+            }
+            if (end.flow == Flow::jump || end.flow == Flow::branch) {
+                block.next.push_back(block_at_[end.target]);
+            }
             if (end.flow == Flow::branch_table) {
-                for (const auto target : function_.tables[end.extra]) block.next.push_back(block_at_[target]);
+                for (const auto target : function_.tables[end.extra]) {
+                    block.next.push_back(block_at_[target]);
+                }
             }
         }
     }
@@ -112,11 +126,17 @@ class Layout {
         const std::size_t count = blocks_.size();
         std::vector<std::vector<std::uint32_t>> before(count);
         for (std::uint32_t block = 0; block < count; ++block) {
-            if (!reachable_[block]) continue;
-            for (const auto to : blocks_[block].next) before[to].push_back(block);
+            if (!reachable_[block]) {
+                continue;
+            }
+            for (const auto to : blocks_[block].next) {
+                before[to].push_back(block);
+            }
         }
         std::set<std::uint32_t> heads;
-        for (const auto& [from, to] : back_edges_) heads.insert(to);
+        for (const auto& [from, to] : back_edges_) {
+            heads.insert(to);
+        }
         for (const auto head : heads) {
             Loop loop;
             loop.head = head;
@@ -124,13 +144,17 @@ class Layout {
             loop.members[head] = true;
             std::vector<std::uint32_t> work;
             for (const auto& [from, to] : back_edges_) {
-                if (to == head && !loop.members[from]) loop.members[from] = true, work.push_back(from);
+                if (to == head && !loop.members[from]) {
+                    loop.members[from] = true, work.push_back(from);
+                }
             }
             while (!work.empty()) {
                 const auto block = work.back();
                 work.pop_back();
                 for (const auto from : before[block]) {
-                    if (!loop.members[from]) loop.members[from] = true, work.push_back(from);
+                    if (!loop.members[from]) {
+                        loop.members[from] = true, work.push_back(from);
+                    }
                 }
             }
             loop.latch = static_cast<std::uint32_t>(blocks_.size());
@@ -144,7 +168,9 @@ class Layout {
             loop.members[loop.latch] = true;
             // A latch belongs to all enclosing loops.
             for (const auto& inner : loops_) {
-                if (loop.members[inner.head]) loop.members[inner.latch] = true;
+                if (loop.members[inner.head]) {
+                    loop.members[inner.latch] = true;
+                }
             }
             loop.left = static_cast<std::size_t>(std::count(loop.members.begin(), loop.members.end(), true));
         }
@@ -159,42 +185,63 @@ class Layout {
         const std::size_t count = blocks_.size();
         std::vector<std::uint32_t> waiting_for(count, 0);
         for (std::uint32_t block = 0; block < count; ++block) {
-            if (!reachable_[block]) continue;
-            for (const auto to : blocks_[block].next) ++waiting_for[to];
+            if (!reachable_[block]) {
+                continue;
+            }
+            for (const auto to : blocks_[block].next) {
+                ++waiting_for[to];
+            }
         }
         std::set<std::uint32_t> ready{0};
         std::vector<Loop*> open;
         while (!ready.empty()) {
-            while (!open.empty() && open.back()->left == 0) open.pop_back();
+            while (!open.empty() && open.back()->left == 0) {
+                open.pop_back();
+            }
             auto chosen = ready.begin();
             if (!open.empty()) {
                 const auto inside =
                     std::find_if(ready.begin(), ready.end(), [&](std::uint32_t b) { return open.back()->members[b]; });
-                if (inside != ready.end())
+                if (inside != ready.end()) {
                     chosen = inside;
-                else
+                } else {
                     open.pop_back();  // irreducible control flow: this loop cannot stay contiguous
-                if (inside == ready.end()) continue;
+                }
+                if (inside == ready.end()) {
+                    continue;
+                }
             }
             const std::uint32_t block = *chosen;
             ready.erase(chosen);
             order_.push_back(block);
             for (auto& loop : loops_) {
-                if (loop.members[block] && loop.left > 0) --loop.left;
-                if (loop.head == block) open.push_back(&loop);
+                if (loop.members[block] && loop.left > 0) {
+                    --loop.left;
+                }
+                if (loop.head == block) {
+                    open.push_back(&loop);
+                }
             }
             for (const auto to : blocks_[block].next) {
-                if (--waiting_for[to] == 0) ready.insert(to);
+                if (--waiting_for[to] == 0) {
+                    ready.insert(to);
+                }
             }
         }
     }
 
     bool polls(const Loop& loop) const {
         for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
-            if (!loop.members[block]) continue;
+            if (!loop.members[block]) {
+                continue;
+            }
             for (std::uint32_t i = blocks_[block].first; i < blocks_[block].last; ++i) {
-                if (code_[i].flow == Flow::pause || code_[i].flow == Flow::call) return true;
-                if (code_[i].flow == Flow::checked && (code_[i].mode & kMayPoll) != 0) return true;
+                if (code_[i].flow == Flow::pause || code_[i].flow == Flow::call) {
+                    return true;
+                }
+                if (code_[i].flow == Flow::checked && (code_[i].mode & kMayPoll) != 0) {
+                    return true;
+                }
             }
         }
         return false;
@@ -204,7 +251,9 @@ class Layout {
         std::vector<std::uint32_t> position(blocks_.size(), 0);
         std::vector<std::uint32_t> entries(blocks_.size(), 0);
         for (const auto block : order_) {
-            for (const auto to : blocks_[block].next) ++entries[to];
+            for (const auto to : blocks_[block].next) {
+                ++entries[to];
+            }
         }
         std::vector<Inst> result;
         struct Fix {
@@ -231,25 +280,39 @@ class Layout {
                 result.back().mode = polls(loop) ? 1 : 0;
                 continue;
             }
-            for (std::uint32_t i = block.first; i < block.last; ++i) result.push_back(code_[i]);
+            for (std::uint32_t i = block.first; i < block.last; ++i) {
+                result.push_back(code_[i]);
+            }
             const Inst end = code_[block.last - 1];
-            if (end.flow == Flow::branch) fixes.push_back({result.size() - 1, block.next[1]});
+            if (end.flow == Flow::branch) {
+                fixes.push_back({result.size() - 1, block.next[1]});
+            }
             if (end.flow == Flow::jump) {
                 result.pop_back();
                 leave(block.next[0], following, entries, end.line, result, jump_to);
             }
             if (end.flow == Flow::branch_table) {
                 auto& table = function_.tables[end.extra];
-                for (std::size_t i = 0; i < table.size(); ++i) table[i] = block.next[i];
+                for (std::size_t i = 0; i < table.size(); ++i) {
+                    table[i] = block.next[i];
+                }
             }
-            if (!block.falls_through) continue;
+            if (!block.falls_through) {
+                continue;
+            }
             const bool checked = end.flow == Flow::branch;  // a branch checks the other groups itself
-            if (checked && block.next[0] == following) continue;
+            if (checked && block.next[0] == following) {
+                continue;
+            }
             leave(block.next[0], following, entries, end.line, result, jump_to);
         }
-        for (const auto& fix : fixes) result[fix.instruction].target = position[fix.block];
+        for (const auto& fix : fixes) {
+            result[fix.instruction].target = position[fix.block];
+        }
         for (auto& table : function_.tables) {
-            for (auto& target : table) target = position[target];
+            for (auto& target : table) {
+                target = position[target];
+            }
         }
         function_.code = std::move(result);
     }
@@ -257,8 +320,12 @@ class Layout {
     template <class Jump>
     static void leave(std::uint32_t to, std::int64_t following, const std::vector<std::uint32_t>& entries,
                       std::uint32_t line, std::vector<Inst>& result, Jump jump_to) {
-        if (to != following) return jump_to(to, line);
-        if (entries[to] < 2) return;  // no other group can wait there
+        if (to != following) {
+            return jump_to(to, line);
+        }
+        if (entries[to] < 2) {
+            return;  // no other group can wait there
+        }
         Inst join;
         join.flow = Flow::join;
         join.line = line;

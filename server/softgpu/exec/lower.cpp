@@ -26,7 +26,9 @@ std::vector<std::string_view> split_opcode(std::string_view opcode) {
     std::vector<std::string_view> parts;
     for (std::size_t from = 0; from <= opcode.size();) {
         auto dot = opcode.find('.', from);
-        if (dot == std::string_view::npos) dot = opcode.size();
+        if (dot == std::string_view::npos) {
+            dot = opcode.size();
+        }
         parts.push_back(opcode.substr(from, dot - from));
         from = dot + 1;
     }
@@ -60,7 +62,9 @@ void Lowering::unsupported() const {
         fmt::format("the software GPU does not support the instruction '{}' (in '{}')", current_->opcode, source_.name);
     const auto base = current_->opcode.substr(0, current_->opcode.find('.'));
     for (const auto mnemonic : mnemonics) {
-        if (base == mnemonic) lack(std::move(message));
+        if (base == mnemonic) {
+            lack(std::move(message));
+        }
     }
     fail(std::move(message));
 }
@@ -69,12 +73,16 @@ void Lowering::unsupported() const {
 // cvta.local.u64`), through which the function may write.
 std::vector<bool> Lowering::addressed_formals() const {
     std::vector<bool> result(source_.params.size() + source_.returns.size(), false);
-    if (source_.entry) return result;
+    if (source_.entry) {
+        return result;
+    }
     for (const auto& from : source_.body) {
         for (const auto& operand : from.operands) {
             const bool formal = operand.kind == ptx::OperandKind::symbol && operand.variable >= 0 &&
                                 static_cast<std::size_t>(operand.variable) < result.size();
-            if (formal) result[static_cast<std::size_t>(operand.variable)] = true;
+            if (formal) {
+                result[static_cast<std::size_t>(operand.variable)] = true;
+            }
         }
     }
     return result;
@@ -102,13 +110,17 @@ void Lowering::lay_out_variables() {
                 continue;
             }
             placed.offset_bytes = info.offset_bytes;
-            if (!source_.entry) area_bytes = std::max<std::uint64_t>(area_bytes, info.offset_bytes + info.size_bytes);
+            if (!source_.entry) {
+                area_bytes = std::max<std::uint64_t>(area_bytes, info.offset_bytes + info.size_bytes);
+            }
         } else if (variable.space == ptx::Space::local) {
             placed.offset_bytes = align_up(local_bytes, align);
             local_bytes = placed.offset_bytes + variable.size_bytes;
         } else if (variable.space == ptx::Space::shared) {
             placed.offset_bytes = align_up(shared_bytes, align);
-            if (!variable.unsized_array) shared_bytes = placed.offset_bytes + variable.size_bytes;
+            if (!variable.unsized_array) {
+                shared_bytes = placed.offset_bytes + variable.size_bytes;
+            }
         } else {
             placed.offset_bytes = align_up(area_bytes, std::max<std::uint32_t>(align, 8));
             area_bytes = placed.offset_bytes + variable.size_bytes;
@@ -128,18 +140,28 @@ void Lowering::run() {
     lay_out_variables();
     starts_.reserve(source_.body.size() + 1);
     for (const auto& from : source_.body) {
-        if (!source_.entry && from.opcode.substr(0, 6) == "alloca") entry_stack_ = temporary(Slot::bits64);
-        if (from.opcode.substr(0, 6) == "alloca") target_.may_recurse = true;  // its stack has no static bound
-        if (entry_stack_ != kNoSlot) break;
+        if (!source_.entry && from.opcode.substr(0, 6) == "alloca") {
+            entry_stack_ = temporary(Slot::bits64);
+        }
+        if (from.opcode.substr(0, 6) == "alloca") {
+            target_.may_recurse = true;  // its stack has no static bound
+        }
+        if (entry_stack_ != kNoSlot) {
+            break;
+        }
     }
-    if (entry_stack_ != kNoSlot) emit("stack.save").d = entry_stack_;
+    if (entry_stack_ != kNoSlot) {
+        emit("stack.save").d = entry_stack_;
+    }
     for (const auto& from : source_.body) {
         starts_.push_back(static_cast<std::uint32_t>(target_.code.size()));
         instruction(from);
     }
     starts_.push_back(static_cast<std::uint32_t>(target_.code.size()));
     current_ = nullptr;
-    if (entry_stack_ != kNoSlot) emit("stack.restore").a = entry_stack_;
+    if (entry_stack_ != kNoSlot) {
+        emit("stack.restore").a = entry_stack_;
+    }
     emit(source_.entry ? Flow::exit : Flow::ret).line = source_.line;  // a body may end without an exit
     // Labels are PTX indices up to here. Constants go to the front of the frame.
     const std::uint32_t constant_bytes = align_up(next_constant_, 64);
@@ -159,34 +181,62 @@ void Lowering::run() {
         at += align_up(bytes, 64);
     }
     const auto fix = [&](std::uint32_t& slot) {
-        if (slot == kNoSlot) return;
+        if (slot == kNoSlot) {
+            return;
+        }
         slot = (slot & kConstantFlag) != 0 ? offsets[slot & ~kConstantFlag] : slot + constant_bytes;
     };
     for (Inst& i : target_.code) {
-        if ((i.lists & kListAtD) == 0) fix(i.d);
-        if ((i.lists & kListAtB) == 0) fix(i.b);
+        if ((i.lists & kListAtD) == 0) {
+            fix(i.d);
+        }
+        if ((i.lists & kListAtB) == 0) {
+            fix(i.b);
+        }
         fix(i.a), fix(i.c), fix(i.e), fix(i.guard);
-        if (i.flow == Flow::warp_sync) fix(i.extra);
-        if (i.flow == Flow::jump || i.flow == Flow::branch) i.target = starts_[i.target];
+        if (i.flow == Flow::warp_sync) {
+            fix(i.extra);
+        }
+        if (i.flow == Flow::jump || i.flow == Flow::branch) {
+            i.target = starts_[i.target];
+        }
     }
-    for (auto& slot : target_.aux) fix(slot);
-    for (auto& site : target_.calls) fix(site.pointer);
+    for (auto& slot : target_.aux) {
+        fix(slot);
+    }
+    for (auto& site : target_.calls) {
+        fix(site.pointer);
+    }
     for (auto& form : target_.matrices) {
         for (auto* slots : {&form.a_slots, &form.b_slots, &form.c_slots, &form.d_slots}) {
-            for (auto& slot : *slots) fix(slot);
+            for (auto& slot : *slots) {
+                fix(slot);
+            }
         }
         fix(form.stride);
     }
     for (auto& access : target_.textures) {
-        for (auto& slot : access.results) fix(slot);
-        for (auto& slot : access.coordinates) fix(slot);
-        for (auto& slot : access.offsets) fix(slot);
-        for (auto& slot : access.along_x) fix(slot);
-        for (auto& slot : access.along_y) fix(slot);
+        for (auto& slot : access.results) {
+            fix(slot);
+        }
+        for (auto& slot : access.coordinates) {
+            fix(slot);
+        }
+        for (auto& slot : access.offsets) {
+            fix(slot);
+        }
+        for (auto& slot : access.along_x) {
+            fix(slot);
+        }
+        for (auto& slot : access.along_y) {
+            fix(slot);
+        }
         fix(access.layer), fix(access.level);
     }
     for (auto& table : target_.tables) {
-        for (auto& target : table) target = starts_[target];
+        for (auto& target : table) {
+            target = starts_[target];
+        }
     }
     target_.register_bytes = align_up(constant_bytes + next_slot_, 64);
     target_.register_count = std::min<std::uint32_t>(255, 16 + next_slot_ / (4 * kLaneCount) / 4);
@@ -279,10 +329,12 @@ void Lowering::instruction(const ptx::Instruction& from) {
 void Lowering::from_table(const ptx::Instruction& from, const Op& op) {
     std::uint32_t sources[4] = {kNoSlot, kNoSlot, kNoSlot, kNoSlot};
     std::size_t next = op.d == Slot::none ? 0 : 1;
-    for (std::size_t i = 0; i < 4 && op.sources[i] != Slot::none; ++i)
+    for (std::size_t i = 0; i < 4 && op.sources[i] != Slot::none; ++i) {
         sources[i] = source(operand(from, next++), op.sources[i]);
-    if (from.operands.size() != next)
+    }
+    if (from.operands.size() != next) {
         fail(fmt::format("'{}' takes {} operands, not {}", from.opcode, next, from.operands.size()));
+    }
     const std::uint32_t d = op.d == Slot::none ? kNoSlot : destination(from.operands[0], op.d);
     Inst& i = emit(op);
     i.d = d;
@@ -290,7 +342,9 @@ void Lowering::from_table(const ptx::Instruction& from, const Op& op) {
 }
 
 const ptx::Operand& Lowering::operand(const ptx::Instruction& from, std::size_t index) const {
-    if (index >= from.operands.size()) fail(fmt::format("'{}' lacks an operand", from.opcode));
+    if (index >= from.operands.size()) {
+        fail(fmt::format("'{}' lacks an operand", from.opcode));
+    }
     return from.operands[index];
 }
 
@@ -312,7 +366,9 @@ Slot Lowering::kind_of_register(std::int32_t index) const {
 
 std::uint32_t Lowering::slot_of_register(std::int32_t index) {
     std::uint32_t& slot = register_slots_[static_cast<std::size_t>(index)];
-    if (slot == kNoSlot) slot = temporary(kind_of_register(index));
+    if (slot == kNoSlot) {
+        slot = temporary(kind_of_register(index));
+    }
     return slot;
 }
 
@@ -323,7 +379,9 @@ bool Lowering::is_wide_register(const ptx::Operand& operand) const {
 
 // A 128-bit register is two adjacent slots of 64 bits.
 std::uint32_t Lowering::wide_slot(const ptx::Operand& operand) {
-    if (!is_wide_register(operand)) fail(fmt::format("'{}' needs 128-bit registers", current_->opcode));
+    if (!is_wide_register(operand)) {
+        fail(fmt::format("'{}' needs 128-bit registers", current_->opcode));
+    }
     std::uint32_t& slot = register_slots_[static_cast<std::size_t>(operand.index)];
     if (slot == kNoSlot) {
         slot = temporary(Slot::bits64);
@@ -337,20 +395,30 @@ std::uint32_t Lowering::temporary(Slot kind) {
     // Values start at cache lines; predicates are packed.
     const std::uint32_t at = align_up(next_slot_, bytes >= 64 ? 64 : 4);
     next_slot_ = at + bytes;
-    if (next_slot_ > kMaxRegisterBytes) fail(fmt::format("'{}' needs too many registers", source_.name));
+    if (next_slot_ > kMaxRegisterBytes) {
+        fail(fmt::format("'{}' needs too many registers", source_.name));
+    }
     return at;
 }
 
 std::uint32_t Lowering::constant(Slot kind, std::uint64_t bits) {
     const std::uint32_t bytes = slot_bytes(kind);
-    if (kind == Slot::pred) bits = bits != 0 ? kAllLanes : 0;
-    if (bytes == 4 * kLaneCount) bits &= 0xFFFFFFFF;
-    if (bytes == 2 * kLaneCount) bits &= 0xFFFF;
+    if (kind == Slot::pred) {
+        bits = bits != 0 ? kAllLanes : 0;
+    }
+    if (bytes == 4 * kLaneCount) {
+        bits &= 0xFFFFFFFF;
+    }
+    if (bytes == 2 * kLaneCount) {
+        bits &= 0xFFFF;
+    }
     const auto [at, fresh] = constant_slots_.try_emplace({bytes, bits}, static_cast<std::uint32_t>(constants_.size()));
     if (fresh) {
         constants_.emplace_back(bytes, bits);
         next_constant_ += align_up(bytes, 64);
-        if (next_constant_ > kMaxRegisterBytes) fail(fmt::format("'{}' has too many constants", source_.name));
+        if (next_constant_ > kMaxRegisterBytes) {
+            fail(fmt::format("'{}' has too many constants", source_.name));
+        }
     }
     return at->second | kConstantFlag;
 }
@@ -377,9 +445,12 @@ std::uint64_t Lowering::immediate_bits(const ptx::Operand& operand, Slot kind) c
 std::uint32_t Lowering::source(const ptx::Operand& operand, Slot kind) {
     switch (operand.kind) {
         case ptx::OperandKind::reg: {
-            if (kind == Slot::pred) return predicate_source(operand);
-            if (!operand.selector.empty() && current_->opcode[0] != 'v')
+            if (kind == Slot::pred) {
+                return predicate_source(operand);
+            }
+            if (!operand.selector.empty() && current_->opcode[0] != 'v') {
                 fail(fmt::format("'{}' cannot be split into parts", operand.name));
+            }
             const Slot has = kind_of_register(operand.index);
             if (slot_bytes(has) != slot_bytes(kind)) {
                 fail(fmt::format("'{}' has the wrong size for '{}'", operand.name, current_->opcode));
@@ -396,9 +467,13 @@ std::uint32_t Lowering::source(const ptx::Operand& operand, Slot kind) {
 }
 
 std::uint32_t Lowering::predicate_source(const ptx::Operand& operand) {
-    if (kind_of_register(operand.index) != Slot::pred) fail(fmt::format("'{}' is not a predicate", operand.name));
+    if (kind_of_register(operand.index) != Slot::pred) {
+        fail(fmt::format("'{}' is not a predicate", operand.name));
+    }
     const std::uint32_t slot = slot_of_register(operand.index);
-    if (!operand.negated) return slot;
+    if (!operand.negated) {
+        return slot;
+    }
     Inst& i = emit("not.pred");
     i.a = slot;
     const std::uint32_t result = temporary(Slot::pred);
@@ -407,7 +482,9 @@ std::uint32_t Lowering::predicate_source(const ptx::Operand& operand) {
 }
 
 std::uint32_t Lowering::destination(const ptx::Operand& operand, Slot kind) {
-    if (operand.kind == ptx::OperandKind::sink) return temporary(kind);
+    if (operand.kind == ptx::OperandKind::sink) {
+        return temporary(kind);
+    }
     if (operand.kind != ptx::OperandKind::reg || operand.negated) {
         fail(fmt::format("the destination of '{}' is not a register", current_->opcode));
     }
@@ -420,9 +497,12 @@ std::uint32_t Lowering::destination(const ptx::Operand& operand, Slot kind) {
 
 std::uint32_t Lowering::special_register(std::string_view name, Slot kind) {
     const Op* found = op_table().find(fmt::format("sreg.{}", name));
-    if (found == nullptr)
+    if (found == nullptr) {
         fail(fmt::format("'{}' is neither a declared register nor a special register of the software GPU", name));
-    if (name.substr(0, 14) == "%reserved_smem") target_.uses_reserved_shared = true;
+    }
+    if (name.substr(0, 14) == "%reserved_smem") {
+        target_.uses_reserved_shared = true;
+    }
     const std::uint32_t result = temporary(found->d);
     emit(*found).d = result;
     return resized(result, found->d, kind, false);
@@ -449,7 +529,9 @@ std::uint32_t Lowering::symbol_address(const ptx::Operand& operand) {
         return constant(Slot::bits64, placed.offset_bytes + addend);
     }
     const auto found = symbols_.names.find(operand.name);
-    if (found == symbols_.names.end()) fail(fmt::format("'{}' is not declared", operand.name));
+    if (found == symbols_.names.end()) {
+        fail(fmt::format("'{}' is not declared", operand.name));
+    }
     const Symbol& symbol = found->second;
     if (symbol.kind == Symbol::dynamic_shared) {
         const std::uint32_t result = temporary(Slot::bits64);
@@ -466,7 +548,9 @@ std::uint32_t Lowering::symbol_address(const ptx::Operand& operand) {
 
 std::uint32_t Lowering::resized(std::uint32_t slot, Slot from, Slot to, bool sign) {
     const auto bits = [](Slot kind) { return slot_bytes(kind) / kLaneCount * 8; };
-    if (bits(from) == bits(to)) return slot;
+    if (bits(from) == bits(to)) {
+        return slot;
+    }
     const std::uint32_t result = temporary(to);
     Inst& i = bits(from) < bits(to) ? emit(op(fmt::format("widen.{}{}.u{}", sign ? 's' : 'u', bits(from), bits(to))))
                                     : emit(op(fmt::format("narrow.u{}.u{}", bits(from), bits(to))));
@@ -496,7 +580,9 @@ Inst& Lowering::emit(Flow flow) {
 
 const Op& Lowering::op(std::string_view name) const {
     const Op* found = op_table().find(name);
-    if (found == nullptr) unsupported();
+    if (found == nullptr) {
+        unsupported();
+    }
     return *found;
 }
 

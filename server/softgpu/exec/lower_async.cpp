@@ -7,7 +7,9 @@ namespace {
 
 bool has(const std::vector<std::string_view>& parts, std::string_view part) {
     for (const auto candidate : parts) {
-        if (candidate == part) return true;
+        if (candidate == part) {
+            return true;
+        }
     }
     return false;
 }
@@ -26,9 +28,15 @@ std::uint32_t Lowering::address_slot(const ptx::Operand& from, MemorySpace space
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
     address(from, form, base, offset, mode);
-    if (base == kNoSlot) return constant(Slot::bits64, offset);
-    if ((mode & kAddressIs32Bits) != 0) base = resized(base, Slot::bits32, Slot::bits64, false);
-    if (offset == 0) return base;
+    if (base == kNoSlot) {
+        return constant(Slot::bits64, offset);
+    }
+    if ((mode & kAddressIs32Bits) != 0) {
+        base = resized(base, Slot::bits32, Slot::bits64, false);
+    }
+    if (offset == 0) {
+        return base;
+    }
     const std::uint32_t distance = constant(Slot::bits64, offset);
     const std::uint32_t result = temporary(Slot::bits64);
     Inst& i = emit("add.u64");
@@ -38,17 +46,24 @@ std::uint32_t Lowering::address_slot(const ptx::Operand& from, MemorySpace space
 
 void Lowering::lower_mbarrier(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
-    if (parts.size() < 2) unsupported();
+    if (parts.size() < 2) {
+        unsupported();
+    }
     const auto what = parts[1];
-    if (what == "pending_count") return from_table(from, op("mbarrier.pending_count.b64"));
+    if (what == "pending_count") {
+        return from_table(from, op("mbarrier.pending_count.b64"));
+    }
     MemoryForm form;
     for (std::size_t i = 2; i < parts.size(); ++i) {
-        if (space_of(parts[i]) == "shared") form.space = MemorySpace::shared;
+        if (space_of(parts[i]) == "shared") {
+            form.space = MemorySpace::shared;
+        }
     }
     const bool tests = what == "test_wait" || what == "try_wait";
     const bool arrives = what == "arrive" || what == "arrive_drop";
-    if (!tests && !arrives && what != "init" && what != "inval" && what != "expect_tx" && what != "complete_tx")
+    if (!tests && !arrives && what != "init" && what != "inval" && what != "expect_tx" && what != "complete_tx") {
         unsupported();
+    }
     form.polls = tests;
     const std::size_t at = tests || arrives ? 1 : 0;
     std::uint32_t base = kNoSlot;
@@ -66,8 +81,12 @@ void Lowering::lower_mbarrier(const ptx::Instruction& from) {
         extra = what == "complete_tx" ? async_form::kCompletes : 0;
     } else if (arrives) {
         name = "mbarrier.arrive";
-        if (from.operands.size() > 2) (has(parts, "expect_tx") ? c : b) = source(from.operands[2], Slot::bits32);
-        if (from.operands[0].kind != ptx::OperandKind::sink) d = destination(from.operands[0], Slot::bits64);
+        if (from.operands.size() > 2) {
+            (has(parts, "expect_tx") ? c : b) = source(from.operands[2], Slot::bits32);
+        }
+        if (from.operands[0].kind != ptx::OperandKind::sink) {
+            d = destination(from.operands[0], Slot::bits64);
+        }
         extra = what == "arrive_drop" ? async_form::kDrops : 0;
     } else if (tests) {
         name = "mbarrier.test";
@@ -82,14 +101,24 @@ void Lowering::lower_mbarrier(const ptx::Instruction& from) {
 
 void Lowering::lower_cp(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
-    if (parts.size() > 3 && parts[1] == "reduce" && parts[2] == "async" && parts[3] == "bulk") return lower_bulk(from);
-    if (parts.size() < 3 || parts[1] != "async") unsupported();
-    if (parts[2] == "commit_group" || parts[2] == "wait_group" || parts[2] == "wait_all") return;
-    if (parts[2] == "bulk") return lower_bulk(from);
+    if (parts.size() > 3 && parts[1] == "reduce" && parts[2] == "async" && parts[3] == "bulk") {
+        return lower_bulk(from);
+    }
+    if (parts.size() < 3 || parts[1] != "async") {
+        unsupported();
+    }
+    if (parts[2] == "commit_group" || parts[2] == "wait_group" || parts[2] == "wait_all") {
+        return;
+    }
+    if (parts[2] == "bulk") {
+        return lower_bulk(from);
+    }
     if (parts[2] == "mbarrier") {
         MemoryForm form;
         for (const auto part : parts) {
-            if (space_of(part) == "shared") form.space = MemorySpace::shared;
+            if (space_of(part) == "shared") {
+                form.space = MemorySpace::shared;
+            }
         }
         std::uint32_t base = kNoSlot;
         std::uint64_t offset = 0;
@@ -99,13 +128,19 @@ void Lowering::lower_cp(const ptx::Instruction& from) {
         i.a = base, i.imm = offset, i.mode = mode, i.extra = has(parts, "noinc") ? async_form::kCounted : 0;
         return;
     }
-    if (parts[2] != "ca" && parts[2] != "cg") unsupported();
+    if (parts[2] != "ca" && parts[2] != "cg") {
+        unsupported();
+    }
     const ptx::Operand& size = operand(from, 2);
     const bool good =
         size.kind == ptx::OperandKind::integer && (size.value == 4 || size.value == 8 || size.value == 16);
-    if (!good) fail("cp.async copies 4, 8 or 16 bytes");
+    if (!good) {
+        fail("cp.async copies 4, 8 or 16 bytes");
+    }
     std::size_t operands = from.operands.size();
-    if (has(parts, "L2::cache_hint")) --operands;
+    if (has(parts, "L2::cache_hint")) {
+        --operands;
+    }
     std::uint32_t c = kNoSlot, e = kNoSlot;
     if (operands > 3) {
         const ptx::Operand& last = from.operands[3];
@@ -127,20 +162,32 @@ void Lowering::lower_bulk(const ptx::Instruction& from) {
     if (parts[1] == "reduce") {
         parts.erase(parts.begin() + 1);
         std::size_t k = 5;
-        while (k < parts.size() && (parts[k] == "bulk_group" || parts[k].find("::") != std::string_view::npos)) ++k;
+        while (k < parts.size() && (parts[k] == "bulk_group" || parts[k].find("::") != std::string_view::npos)) {
+            ++k;
+        }
         name = "bulk";
-        for (; k < parts.size(); ++k) name += "." + std::string(parts[k]);
+        for (; k < parts.size(); ++k) {
+            name += "." + std::string(parts[k]);
+        }
     }
     if (parts.size() > 3 && (parts[3] == "commit_group" || parts[3] == "wait_group" || parts[3] == "prefetch")) {
-        if (parts.size() > 4 && parts[4] == "tensor") unsupported();
+        if (parts.size() > 4 && parts[4] == "tensor") {
+            unsupported();
+        }
         return;
     }
-    if (parts.size() < 6 || has(parts, "multicast::cluster") || has(parts, "tensor")) unsupported();
+    if (parts.size() < 6 || has(parts, "multicast::cluster") || has(parts, "tensor")) {
+        unsupported();
+    }
     const auto to_space = space_of(parts[3]), from_space = space_of(parts[4]);
     const auto known = [](std::string_view space) { return space == "shared" || space == "global"; };
-    if (!known(to_space) || !known(from_space)) unsupported();
+    if (!known(to_space) || !known(from_space)) {
+        unsupported();
+    }
     const bool counts = has(parts, "mbarrier::complete_tx::bytes");
-    if (!counts && !has(parts, "bulk_group")) unsupported();
+    if (!counts && !has(parts, "bulk_group")) {
+        unsupported();
+    }
     const auto space = [](std::string_view name) {
         return name == "shared" ? MemorySpace::shared : MemorySpace::global;
     };
@@ -159,12 +206,16 @@ void Lowering::lower_st_async(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     const auto type = ptx::type_from_name(parts.back());
     const std::uint32_t bytes = ptx::width_bytes(type);
-    if (!has(parts, "mbarrier::complete_tx::bytes") || (bytes != 4 && bytes != 8)) unsupported();
+    if (!has(parts, "mbarrier::complete_tx::bytes") || (bytes != 4 && bytes != 8)) {
+        unsupported();
+    }
     const ptx::Operand& value = operand(from, 1);
     const Slot kind = bytes == 4 ? Slot::bits32 : Slot::bits64;
     std::vector<std::uint32_t> slots;
     if (value.kind == ptx::OperandKind::vector) {
-        for (const auto& item : value.items) slots.push_back(source(item, kind));
+        for (const auto& item : value.items) {
+            slots.push_back(source(item, kind));
+        }
     } else {
         slots.push_back(source(value, kind));
     }
@@ -182,9 +233,13 @@ void Lowering::lower_red_async(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     const auto type = ptx::type_from_name(parts.back());
     const std::uint32_t bytes = ptx::width_bytes(type);
-    if (!has(parts, "mbarrier::complete_tx::bytes") || (bytes != 4 && bytes != 8)) unsupported();
+    if (!has(parts, "mbarrier::complete_tx::bytes") || (bytes != 4 && bytes != 8)) {
+        unsupported();
+    }
     const Op& found = op("atom." + std::string(parts[parts.size() - 2]) + "." + std::string(parts.back()));
-    if (found.sources[1] != Slot::none) unsupported();
+    if (found.sources[1] != Slot::none) {
+        unsupported();
+    }
     MemoryForm form;
     form.space = MemorySpace::shared;
     const auto emit_at = [&](std::size_t k, const Op& what, std::uint32_t b) -> Inst& {

@@ -8,7 +8,9 @@ namespace gpupool::softgpu {
 
 std::uint32_t Lowering::label(const ptx::Instruction& from, const ptx::Operand& to) const {
     const ptx::Label* found = source_.find_label(from.scope, to.name);
-    if (found == nullptr || !found->targets.empty()) fail(fmt::format("there is no label '{}'", to.name));
+    if (found == nullptr || !found->targets.empty()) {
+        fail(fmt::format("there is no label '{}'", to.name));
+    }
     return found->instruction;
 }
 
@@ -19,15 +21,21 @@ void Lowering::lower_bra(const ptx::Instruction& from) {
 
 void Lowering::lower_brx(const ptx::Instruction& from) {
     const ptx::Label* list = source_.find_label(from.scope, operand(from, 1).name);
-    if (list == nullptr || list->targets.empty()) fail("brx.idx without its .branchtargets");
+    if (list == nullptr || list->targets.empty()) {
+        fail("brx.idx without its .branchtargets");
+    }
     std::vector<std::uint32_t> table;
     for (const auto name : list->targets) {
         const ptx::Label* found = source_.find_label(from.scope, name);
-        if (found == nullptr) fail(fmt::format("there is no label '{}'", name));
+        if (found == nullptr) {
+            fail(fmt::format("there is no label '{}'", name));
+        }
         table.push_back(found->instruction);
     }
     const std::uint32_t a = source(operand(from, 0), Slot::bits32);
-    if (from.guard >= 0) unsupported();
+    if (from.guard >= 0) {
+        unsupported();
+    }
     Inst& i = emit(Flow::branch_table);
     i.a = a;
     i.extra = static_cast<std::uint32_t>(target_.tables.size());
@@ -39,7 +47,9 @@ void Lowering::call_parameters(const ptx::Operand& list, std::vector<std::uint32
     for (const auto& item : list.items) {
         const bool param = item.kind == ptx::OperandKind::symbol && item.variable >= 0 &&
                            variables_[static_cast<std::size_t>(item.variable)].space == ptx::Space::param;
-        if (!param) fail("calls pass their parameters in .param variables");
+        if (!param) {
+            fail("calls pass their parameters in .param variables");
+        }
         const Placed& placed = variables_[static_cast<std::size_t>(item.variable)];
         offsets_bytes.push_back(placed.offset_bytes);
         sizes_bytes.push_back(placed.size_bytes);
@@ -67,27 +77,30 @@ void Lowering::lower_call(const ptx::Instruction& from) {
         site.callee = static_cast<std::int32_t>(found->second.value);
         const CompiledFunction& function = symbols_.functions[found->second.value];
         if (!function.defined) {
-            if (callee.name == "vprintf")
+            if (callee.name == "vprintf") {
                 site.builtin = Builtin::vprintf;
-            else if (callee.name == "__assertfail")
+            } else if (callee.name == "__assertfail") {
                 site.builtin = Builtin::assertfail;
-            else if (callee.name == "malloc")
+            } else if (callee.name == "malloc") {
                 site.builtin = Builtin::malloc;
-            else if (callee.name == "free")
+            } else if (callee.name == "free") {
                 site.builtin = Builtin::free;
-            else if (callee.name.substr(0, 4) == "cuda" || callee.name.substr(0, 6) == "__cuda")
+            } else if (callee.name.substr(0, 4) == "cuda" || callee.name.substr(0, 6) == "__cuda") {
                 lack(fmt::format(
                     "'{}' is of the device runtime: kernels that start kernels (dynamic parallelism) are not "
                     "supported by the software GPU",
                     callee.name));
-            else
+            } else {
                 fail(fmt::format("the function '{}' is declared but not defined here", callee.name));
+            }
         }
         if (function.params.size() != site.arguments_bytes.size() ||
             function.returns.size() != site.results_bytes.size()) {
             fail(fmt::format("a call of '{}' passes the wrong number of parameters", callee.name));
         }
-        if (function.entry) fail("a kernel cannot be called");
+        if (function.entry) {
+            fail("a kernel cannot be called");
+        }
     }
     Inst& i = emit(Flow::call);
     i.extra = static_cast<std::uint32_t>(target_.calls.size());
@@ -95,7 +108,9 @@ void Lowering::lower_call(const ptx::Instruction& from) {
 }
 
 void Lowering::lower_ret(const ptx::Instruction&) {
-    if (entry_stack_ != kNoSlot) emit("stack.restore").a = entry_stack_;
+    if (entry_stack_ != kNoSlot) {
+        emit("stack.restore").a = entry_stack_;
+    }
     emit(source_.entry ? Flow::exit : Flow::ret);
 }
 void Lowering::lower_exit(const ptx::Instruction&) {
@@ -116,9 +131,13 @@ void Lowering::lower_mapa(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     const bool maps = parts[0] == "mapa";
     const bool generic = parts.size() == 2;
-    if (!generic && (parts.size() != 3 || parts[1] != "shared::cluster")) unsupported();
+    if (!generic && (parts.size() != 3 || parts[1] != "shared::cluster")) {
+        unsupported();
+    }
     const Slot kind = parts.back() == "u64" ? Slot::bits64 : Slot::bits32;
-    if (generic && kind != Slot::bits64) unsupported();
+    if (generic && kind != Slot::bits64) {
+        unsupported();
+    }
     const std::uint32_t a = resized(source(operand(from, 1), kind), kind, Slot::bits64, false);
     const std::uint64_t window = generic ? windows().shared_base : 0;
     if (!maps) {
@@ -132,7 +151,9 @@ void Lowering::lower_mapa(const ptx::Instruction& from) {
     const std::uint32_t result = kind == Slot::bits64 ? d : temporary(Slot::bits64);
     Inst& i = emit("map_shared");
     i.a = a, i.b = rank, i.d = result, i.imm = window;
-    if (kind == Slot::bits64) return;
+    if (kind == Slot::bits64) {
+        return;
+    }
     Inst& narrowed = emit("narrow.u64.u32");
     narrowed.a = result, narrowed.d = d;
 }
@@ -141,22 +162,29 @@ void Lowering::lower_mapa(const ptx::Instruction& from) {
 void Lowering::lower_barrier(const ptx::Instruction& from) {
     auto parts = split_opcode(from.opcode);
     if (parts.size() > 2 && parts[1] == "cluster") {
-        if (parts[2] != "arrive" && parts[2] != "wait") unsupported();
+        if (parts[2] != "arrive" && parts[2] != "wait") {
+            unsupported();
+        }
         emit(Flow::barrier).mode = parts[2] == "arrive" ? kClusterArrive : kClusterWait;
         return;
     }
     std::vector<std::string_view> kept;
     for (const auto part : parts) {
-        if (part != "cta" && part != "aligned") kept.push_back(part);
+        if (part != "cta" && part != "aligned") {
+            kept.push_back(part);
+        }
     }
-    if (kept.size() < 2) unsupported();
-    std::uint8_t mode = 0;
-    if (kept[1] == "arrive" && kept.size() == 2)
-        mode = 1;
-    else if (kept[1] == "red" && kept.size() == 4)
-        mode = kept[2] == "popc" ? 2 : kept[2] == "and" ? 3 : 4;
-    else if (!(kept[1] == "sync" && kept.size() == 2))
+    if (kept.size() < 2) {
         unsupported();
+    }
+    std::uint8_t mode = 0;
+    if (kept[1] == "arrive" && kept.size() == 2) {
+        mode = 1;
+    } else if (kept[1] == "red" && kept.size() == 4) {
+        mode = kept[2] == "popc" ? 2 : kept[2] == "and" ? 3 : 4;
+    } else if (!(kept[1] == "sync" && kept.size() == 2)) {
+        unsupported();
+    }
     const bool reduces = mode >= 2;
     std::size_t at = reduces ? 1 : 0;
     const std::size_t inputs = from.operands.size() - at - (reduces ? 1 : 0);
@@ -173,25 +201,32 @@ void Lowering::lower_warp(const ptx::Instruction& from) {
     std::string name(from.opcode);
     // "vote.ballot.sync.b32" and "match.sync.any.b32" have two parts in the other order.
     const auto parts = split_opcode(from.opcode);
-    if (parts.size() == 4 && parts[0] == "vote" && parts[2] == "sync")
+    if (parts.size() == 4 && parts[0] == "vote" && parts[2] == "sync") {
         name = fmt::format("vote.sync.{}.{}", parts[1], parts[3]);
-    if (parts.size() == 4 && parts[0] == "match" && parts[1] == "sync")
+    }
+    if (parts.size() == 4 && parts[0] == "match" && parts[1] == "sync") {
         name = fmt::format("match.{}.sync.{}", parts[2], parts[3]);
+    }
     // Before sm_70 the members are the active lanes.
     const bool old =
         target_.virtual_architecture < 70 && parts.size() == 3 && (parts[0] == "vote" || parts[0] == "shfl");
-    if (old) name = fmt::format("{}.sync.{}.{}", parts[0], parts[1], parts[2]);
+    if (old) {
+        name = fmt::format("{}.sync.{}.{}", parts[0], parts[1], parts[2]);
+    }
     const Op& found = op(name);
     std::uint32_t sources[3] = {kNoSlot, kNoSlot, kNoSlot};
     std::size_t at = found.d == Slot::none ? 0 : 1;
-    for (std::size_t i = 0; i < 3 && found.sources[i] != Slot::none; ++i)
+    for (std::size_t i = 0; i < 3 && found.sources[i] != Slot::none; ++i) {
         sources[i] = source(operand(from, at++), found.sources[i]);
+    }
     const std::uint32_t members = old ? computed("activemask.b32", {}) : source(operand(from, at), Slot::bits32);
     std::uint32_t d = kNoSlot, second = kNoSlot;
     if (found.d != Slot::none) {
         const auto& to = operand(from, 0);
         d = destination(to, found.d);
-        if (to.second >= 0) second = slot_of_register(to.second);
+        if (to.second >= 0) {
+            second = slot_of_register(to.second);
+        }
     }
     Inst& i = emit(found);
     i.a = sources[0], i.b = sources[1], i.c = sources[2], i.d = d, i.e = members, i.extra = second;

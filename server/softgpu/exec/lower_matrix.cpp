@@ -21,7 +21,9 @@ Element element_from_name(std::string_view name) {
                                          {"b1", Element::b1},    {"s32", Element::s32},   {"e4m3", Element::e4m3},
                                          {"e5m2", Element::e5m2}};
     for (const auto& known : elements) {
-        if (known.name == name) return known.element;
+        if (known.name == name) {
+            return known.element;
+        }
     }
     return Element::none;
 }
@@ -83,7 +85,9 @@ std::vector<std::uint32_t> Lowering::matrix_slots(const ptx::Operand& from, Elem
         slots.push_back(written ? destination(item, kind) : source(item, immediate));
     };
     if (from.kind == ptx::OperandKind::vector) {
-        for (const auto& item : from.items) one(item);
+        for (const auto& item : from.items) {
+            one(item);
+        }
     } else {
         one(from);
     }
@@ -108,30 +112,39 @@ void Lowering::lower_mma(const ptx::Instruction& from) {
     bool counts = false, intersects = false;
     for (std::size_t i = fragments ? 2 : 1; i < parts.size(); ++i) {
         const auto part = parts[i];
-        if (const Element element = element_from_name(part); element != Element::none)
+        if (const Element element = element_from_name(part); element != Element::none) {
             types.push_back(element);
-        else if (part[0] == 'm' && shape_from_name(part, form))
+        } else if (part[0] == 'm' && shape_from_name(part, form)) {
             continue;
-        else if (part == "satfinite")
+        } else if (part == "satfinite") {
             form.saturate = true;
-        else if (part == "popc")
+        } else if (part == "popc") {
             counts = true;
-        else if (part == "xor")
+        } else if (part == "xor") {
             form.exclusive_or = true;
-        else if (part == "and")
+        } else if (part == "and") {
             intersects = true;
-        else if (part != "sync" && part != "aligned" && part != "row" && part != "col" && part != "rn")
+        } else if (part != "sync" && part != "aligned" && part != "row" && part != "col" && part != "rn") {
             unsupported();
+        }
     }
-    if (form.m == 0 || (types.size() != 4 && !(fragments && types.size() == 2))) unsupported();
+    if (form.m == 0 || (types.size() != 4 && !(fragments && types.size() == 2))) {
+        unsupported();
+    }
     form.d = types.front(), form.c = types.back();
     form.a = types.size() == 4 ? types[1] : Element::f16;
     form.b = types.size() == 4 ? types[2] : Element::f16;
     const bool bits = form.a == Element::b1;
-    if (bits != counts || bits != (form.exclusive_or || intersects)) unsupported();
+    if (bits != counts || bits != (form.exclusive_or || intersects)) {
+        unsupported();
+    }
     // The 8x8x4 form of f16, from the first generation, has another layout with four matrices per instruction.
-    if (!fragments && form.m == 8 && form.k == 4 && form.a != Element::f64) unsupported();
-    if (from.operands.size() != 4) unsupported();
+    if (!fragments && form.m == 8 && form.k == 4 && form.a != Element::f64) {
+        unsupported();
+    }
+    if (from.operands.size() != 4) {
+        unsupported();
+    }
     form.d_slots = matrix_slots(from.operands[0], form.d, true);
     form.a_slots = matrix_slots(from.operands[1], form.a, false);
     form.b_slots = matrix_slots(from.operands[2], form.b, false);
@@ -141,7 +154,9 @@ void Lowering::lower_mma(const ptx::Instruction& from) {
     check_fragment(form.c_slots, form.m * form.n, form.c, fragments);
     check_fragment(form.d_slots, form.m * form.n, form.d, fragments);
     if (!fragments) {
-        if (form.n != 8 || (form.m != 8 && form.m != 16)) unsupported();
+        if (form.n != 8 || (form.m != 8 && form.m != 16)) {
+            unsupported();
+        }
         form.a_places = matrix_places(form, Role::a, form.a_slots.size(), form.a);
         form.b_places = matrix_places(form, Role::b, form.b_slots.size(), form.b);
         form.c_places = matrix_places(form, Role::c, form.c_slots.size(), form.c);
@@ -159,32 +174,41 @@ void Lowering::check_fragment(const std::vector<std::uint32_t>& slots, std::uint
                               bool repeats) const {
     const std::uint32_t needed = registers_of(elements, element);
     const bool good = repeats ? slots.size() >= needed && slots.size() % needed == 0 : slots.size() == needed;
-    if (!good) fail(fmt::format("a fragment of '{}' has {} registers, not {}", current_->opcode, slots.size(), needed));
+    if (!good) {
+        fail(fmt::format("a fragment of '{}' has {} registers, not {}", current_->opcode, slots.size(), needed));
+    }
 }
 
 // wmma.load.a.sync.aligned.layout.shape{.space}.type d, [p]{, stride}; wmma.store.d with swapped operands.
 void Lowering::lower_wmma(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
-    if (parts.size() < 2 || parts[1] == "mma") return lower_mma(from);
+    if (parts.size() < 2 || parts[1] == "mma") {
+        return lower_mma(from);
+    }
     const bool store = parts[1] == "store";
-    if ((!store && parts[1] != "load") || parts.size() < 7) unsupported();
+    if ((!store && parts[1] != "load") || parts.size() < 7) {
+        unsupported();
+    }
     MatrixForm form;
     MemoryForm memory;
     for (std::size_t i = 3; i < parts.size(); ++i) {
         const auto part = parts[i];
         const auto space = part.substr(0, part.find("::"));
-        if (const Element element = element_from_name(part); element != Element::none)
+        if (const Element element = element_from_name(part); element != Element::none) {
             form.d = element;
-        else if (part == "col")
+        } else if (part == "col") {
             form.by_column = true;
-        else if (space == "shared")
+        } else if (space == "shared") {
             memory.space = MemorySpace::shared;
-        else if (space == "global")
+        } else if (space == "global") {
             memory.space = MemorySpace::global;
-        else if (part != "sync" && part != "aligned" && part != "row" && !shape_from_name(part, form))
+        } else if (part != "sync" && part != "aligned" && part != "row" && !shape_from_name(part, form)) {
             unsupported();
+        }
     }
-    if (form.m == 0 || form.d == Element::none || from.operands.size() < 2) unsupported();
+    if (form.m == 0 || form.d == Element::none || from.operands.size() < 2) {
+        unsupported();
+    }
     const char role = parts[2][0];
     form.rows = role == 'b' ? form.k : form.m;
     form.columns = role == 'a' ? form.k : form.n;
@@ -194,7 +218,9 @@ void Lowering::lower_wmma(const ptx::Instruction& from) {
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
     address(operand(from, store ? 0 : 1), memory, base, offset, mode);
-    if (from.operands.size() > 2) form.stride = source(from.operands[2], Slot::bits32);
+    if (from.operands.size() > 2) {
+        form.stride = source(from.operands[2], Slot::bits32);
+    }
     Inst& i = emit_matrix(store ? "matrix.store" : "matrix.load", std::move(form));
     i.a = base, i.imm = offset, i.mode = mode;
 }
@@ -209,23 +235,28 @@ void Lowering::lower_ldmatrix(const ptx::Instruction& from) {
     bool halves = false, shape = false;
     for (std::size_t i = 1; i < parts.size(); ++i) {
         const auto part = parts[i];
-        if (part == "x1" || part == "x2" || part == "x4")
+        if (part == "x1" || part == "x2" || part == "x4") {
             count = static_cast<std::size_t>(part[1] - '0');
-        else if (part == "trans")
+        } else if (part == "trans") {
             form.transposed = true;
-        else if (part == "m8n8")
+        } else if (part == "m8n8") {
             shape = true;
-        else if (part == "b16")
+        } else if (part == "b16") {
             halves = true;
-        else if (part.substr(0, 6) == "shared")
+        } else if (part.substr(0, 6) == "shared") {
             memory.space = MemorySpace::shared;
-        else if (part != "sync" && part != "aligned")
+        } else if (part != "sync" && part != "aligned") {
             unsupported();
+        }
     }
-    if (!halves || !shape || count == 0 || from.operands.size() != 2) unsupported();
+    if (!halves || !shape || count == 0 || from.operands.size() != 2) {
+        unsupported();
+    }
     form.d = Element::f16;
     form.d_slots = matrix_slots(from.operands[store ? 1 : 0], form.d, !store);
-    if (form.d_slots.size() != count) fail("a vector of the wrong length");
+    if (form.d_slots.size() != count) {
+        fail("a vector of the wrong length");
+    }
     std::uint32_t base = kNoSlot;
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
@@ -235,12 +266,16 @@ void Lowering::lower_ldmatrix(const ptx::Instruction& from) {
 }
 
 void Lowering::lower_movmatrix(const ptx::Instruction& from) {
-    if (from.opcode != "movmatrix.sync.aligned.m8n8.trans.b16") unsupported();
+    if (from.opcode != "movmatrix.sync.aligned.m8n8.trans.b16") {
+        unsupported();
+    }
     MatrixForm form;
     form.d = Element::f16;
     form.d_slots = matrix_slots(operand(from, 0), form.d, true);
     form.a_slots = matrix_slots(operand(from, 1), form.d, false);
-    if (form.d_slots.size() != 1 || form.a_slots.size() != 1) unsupported();
+    if (form.d_slots.size() != 1 || form.a_slots.size() != 1) {
+        unsupported();
+    }
     emit_matrix("matrix.transpose8", std::move(form));
 }
 

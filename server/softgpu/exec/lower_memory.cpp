@@ -16,7 +16,9 @@ bool is_hint(std::string_view part) {
                                                  "ca",   "cg",   "cs",      "lu",      "cv",     "wb",
                                                  "wt",   "nc",   "unified", "release", "acq_rel"};
     for (const auto hint : hints) {
-        if (part == hint) return true;
+        if (part == hint) {
+            return true;
+        }
     }
     return starts_with(part, "L1::") || starts_with(part, "L2::") || starts_with(part, "level::");
 }
@@ -30,38 +32,45 @@ Lowering::MemoryForm Lowering::memory_form(std::string_view opcode, bool atomic)
     for (std::size_t i = 1; i < parts.size(); ++i) {
         const auto part = parts[i];
         const auto space = part.substr(0, part.find("::"));
-        if (part == "volatile" || part == "acquire" || part == "relaxed" || part == "seq_cst")
+        if (part == "volatile" || part == "acquire" || part == "relaxed" || part == "seq_cst") {
             form.polls = true;
-        else if (is_hint(part))
+        } else if (is_hint(part)) {
             continue;
-        else if (space == "global" || space == "const")
+        } else if (space == "global" || space == "const") {
             form.space = MemorySpace::global;
-        else if (space == "shared")
+        } else if (space == "shared") {
             form.space = MemorySpace::shared;
-        else if (space == "local")
+        } else if (space == "local") {
             form.space = MemorySpace::local;
-        else if (space == "param")
+        } else if (space == "param") {
             form.param = true;
-        else if (part == "v2" || part == "v4" || part == "v8")
+        } else if (part == "v2" || part == "v4" || part == "v8") {
             form.elements = static_cast<std::uint32_t>(part[1] - '0');
-        else if (const auto type = ptx::type_from_name(part); type != ptx::Type::none)
+        } else if (const auto type = ptx::type_from_name(part); type != ptx::Type::none) {
             form.type = type, form.type_name = part;
-        else if (atomic)
+        } else if (atomic) {
             form.operation += form.operation.empty() ? std::string(part) : fmt::format(".{}", part);
-        else
+        } else {
             unsupported();
+        }
     }
-    if (form.type == ptx::Type::none || form.type == ptx::Type::pred) unsupported();
+    if (form.type == ptx::Type::none || form.type == ptx::Type::pred) {
+        unsupported();
+    }
     return form;
 }
 
 void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t& base, std::uint64_t& offset,
                        std::uint8_t& mode) {
-    if (from.kind != ptx::OperandKind::address || from.items.size() != 1) unsupported();
+    if (from.kind != ptx::OperandKind::address || from.items.size() != 1) {
+        unsupported();
+    }
     const ptx::Operand& at = from.items[0];
     base = kNoSlot;
     offset = static_cast<std::uint64_t>(from.value);
-    if (form.param) form.space = source_.entry ? MemorySpace::entry_param : MemorySpace::area;
+    if (form.param) {
+        form.space = source_.entry ? MemorySpace::entry_param : MemorySpace::area;
+    }
     switch (at.kind) {
         case ptx::OperandKind::integer: break;
         case ptx::OperandKind::reg: {
@@ -72,7 +81,9 @@ void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t
             const bool narrow = slot_bytes(kind) == 4 * kLaneCount;
             const bool flat = form.space == MemorySpace::generic || form.space == MemorySpace::global;
             // The address of a function's parameter points into its local memory.
-            if (form.param && !source_.entry) form.space = MemorySpace::local;
+            if (form.param && !source_.entry) {
+                form.space = MemorySpace::local;
+            }
             base = slot_of_register(at.index);
             if (narrow && flat) {
                 base = resized(base, kind, Slot::bits64, false);
@@ -87,7 +98,9 @@ void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t
                 if (form.param && placed.space != ptx::Space::local) {
                     // An entry's formal parameters are in the launch's buffer; arguments of calls are in the frame.
                     const bool formal = static_cast<std::size_t>(at.variable) < source_.params.size();
-                    if (!(source_.entry && formal)) form.space = MemorySpace::area;
+                    if (!(source_.entry && formal)) {
+                        form.space = MemorySpace::area;
+                    }
                     offset += placed.offset_bytes;
                     break;
                 }
@@ -96,8 +109,12 @@ void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t
                     offset += placed.offset_bytes;
                     break;
                 }
-                if (placed.space == ptx::Space::local) form.space = MemorySpace::local;
-                if (placed.space == ptx::Space::shared) form.space = MemorySpace::shared;
+                if (placed.space == ptx::Space::local) {
+                    form.space = MemorySpace::local;
+                }
+                if (placed.space == ptx::Space::shared) {
+                    form.space = MemorySpace::shared;
+                }
             }
             base = symbol_address(at);
             break;
@@ -105,7 +122,9 @@ void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t
         default: unsupported();
     }
     mode |= static_cast<std::uint8_t>(form.space);
-    if (form.polls) mode |= kMayPoll;
+    if (form.polls) {
+        mode |= kMayPoll;
+    }
 }
 
 // Both halves of a 128-bit register as a vector of two.
@@ -120,7 +139,9 @@ std::uint32_t Lowering::vector_slots(const ptx::Operand& operand, ptx::Type type
     // All elements use the slot size of the first register.
     kind = Slot::none;
     for (const auto& item : operand.items) {
-        if (item.kind == ptx::OperandKind::reg && kind == Slot::none) kind = kind_of_register(item.index);
+        if (item.kind == ptx::OperandKind::reg && kind == Slot::none) {
+            kind = kind_of_register(item.index);
+        }
     }
     if (kind == Slot::none) {
         const std::uint32_t bytes = ptx::width_bytes(type);
@@ -128,12 +149,13 @@ std::uint32_t Lowering::vector_slots(const ptx::Operand& operand, ptx::Type type
     }
     std::vector<std::uint32_t> slots;
     for (const auto& item : operand.items) {
-        if (store)
+        if (store) {
             slots.push_back(source(item, type == ptx::Type::f32   ? Slot::float32
                                          : type == ptx::Type::f64 ? Slot::float64
                                                                   : kind));
-        else
+        } else {
             slots.push_back(item.kind == ptx::OperandKind::sink ? kNoSlot : destination(item, kind));
+        }
     }
     const auto first = static_cast<std::uint32_t>(target_.aux.size());
     target_.aux.insert(target_.aux.end(), slots.begin(), slots.end());
@@ -144,7 +166,9 @@ void Lowering::lower_ld(const ptx::Instruction& from) {
     MemoryForm form = memory_form(from.opcode, false);
     const auto& to = operand(from, 0);
     const bool vector = form.elements > 1 || to.kind == ptx::OperandKind::vector;
-    if (vector && to.items.size() != form.elements) fail("a vector of the wrong length");
+    if (vector && to.items.size() != form.elements) {
+        fail("a vector of the wrong length");
+    }
     std::uint32_t base = kNoSlot;
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
@@ -153,20 +177,28 @@ void Lowering::lower_ld(const ptx::Instruction& from) {
     std::uint32_t d;
     const bool wide = form.type == ptx::Type::b128;
     if (wide) {
-        if (vector) unsupported();
+        if (vector) {
+            unsupported();
+        }
         d = halves(to);
         kind = Slot::bits64;
     } else if (vector) {
         d = vector_slots(to, form.type, false, kind);
     } else {
-        if (to.kind != ptx::OperandKind::reg) fail("a load into something that is not a register");
+        if (to.kind != ptx::OperandKind::reg) {
+            fail("a load into something that is not a register");
+        }
         kind = kind_of_register(to.index);
-        if (kind == Slot::pred) fail("a load into a predicate");
+        if (kind == Slot::pred) {
+            fail("a load into a predicate");
+        }
         d = slot_of_register(to.index);
     }
     const std::uint32_t bytes = wide ? 8 : ptx::width_bytes(form.type);
     const std::uint32_t slot_bits = slot_bytes(kind) / kLaneCount * 8;
-    if (slot_bits < bytes * 8) fail("a load into a register that is too small");
+    if (slot_bits < bytes * 8) {
+        fail("a load into a register that is too small");
+    }
     const bool uniform = form.space == MemorySpace::entry_param && base == kNoSlot && !vector && !wide;
     if (uniform && (offset > target_.param_bytes || target_.param_bytes - offset < bytes)) {
         fail("a load beyond the kernel's parameters");
@@ -174,26 +206,36 @@ void Lowering::lower_ld(const ptx::Instruction& from) {
     Inst& i = emit(op(fmt::format("{}.{}{}.{}", uniform ? "ldu" : "ld", ptx::is_signed(form.type) ? 's' : 'u',
                                   bytes * 8, slot_bits)));
     i.a = base, i.imm = offset, i.d = d, i.mode = mode;
-    if (vector || wide) i.extra = wide ? 2 : form.elements, i.lists = kListAtD;
+    if (vector || wide) {
+        i.extra = wide ? 2 : form.elements, i.lists = kListAtD;
+    }
 }
 
 void Lowering::lower_st(const ptx::Instruction& from) {
-    if (starts_with(from.opcode, "st.async")) return lower_st_async(from);
+    if (starts_with(from.opcode, "st.async")) {
+        return lower_st_async(from);
+    }
     MemoryForm form = memory_form(from.opcode, false);
     const auto& value = operand(from, 1);
     const bool vector = form.elements > 1 || value.kind == ptx::OperandKind::vector;
-    if (vector && value.items.size() != form.elements) fail("a vector of the wrong length");
+    if (vector && value.items.size() != form.elements) {
+        fail("a vector of the wrong length");
+    }
     std::uint32_t base = kNoSlot;
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
     address(operand(from, 0), form, base, offset, mode);
-    if (form.space == MemorySpace::entry_param) fail("a store to a kernel's parameter");
+    if (form.space == MemorySpace::entry_param) {
+        fail("a store to a kernel's parameter");
+    }
     const bool wide = form.type == ptx::Type::b128;
     const std::uint32_t bytes = wide ? 8 : ptx::width_bytes(form.type);
     Slot kind = Slot::none;
     std::uint32_t b;
     if (wide) {
-        if (vector) unsupported();
+        if (vector) {
+            unsupported();
+        }
         b = halves(value);
         kind = Slot::bits64;
     } else if (vector) {
@@ -204,21 +246,33 @@ void Lowering::lower_st(const ptx::Instruction& from) {
                : bytes <= 2                  ? Slot::bits16
                : bytes == 4                  ? Slot::bits32
                                              : Slot::bits64;
-        if (value.kind == ptx::OperandKind::reg) kind = kind_of_register(value.index);
-        if (kind == Slot::pred) fail("a store of a predicate");
+        if (value.kind == ptx::OperandKind::reg) {
+            kind = kind_of_register(value.index);
+        }
+        if (kind == Slot::pred) {
+            fail("a store of a predicate");
+        }
         b = source(value, kind);
     }
     const std::uint32_t slot_bits = slot_bytes(kind) / kLaneCount * 8;
-    if (slot_bits < bytes * 8) fail("a store from a register that is too small");
+    if (slot_bits < bytes * 8) {
+        fail("a store from a register that is too small");
+    }
     Inst& i = emit(op(fmt::format("st.{}.{}", bytes * 8, slot_bits)));
     i.a = base, i.imm = offset, i.b = b, i.mode = mode;
-    if (vector || wide) i.extra = wide ? 2 : form.elements, i.lists = kListAtB;
+    if (vector || wide) {
+        i.extra = wide ? 2 : form.elements, i.lists = kListAtB;
+    }
 }
 
 void Lowering::lower_atom(const ptx::Instruction& from) {
-    if (starts_with(from.opcode, "red.async")) return lower_red_async(from);
+    if (starts_with(from.opcode, "red.async")) {
+        return lower_red_async(from);
+    }
     MemoryForm form = memory_form(from.opcode, true);
-    if (form.elements != 1) return lower_vector_atom(from, form);
+    if (form.elements != 1) {
+        return lower_vector_atom(from, form);
+    }
     const Op& found = op(fmt::format("atom.{}.{}", form.operation, form.type_name));
     const bool returns = starts_with(from.opcode, "atom");
     const std::size_t at = returns ? 1 : 0;
@@ -246,7 +300,9 @@ void Lowering::lower_vector_atom(const ptx::Instruction& from, MemoryForm& form)
     const bool returns = starts_with(from.opcode, "atom");
     const std::size_t at = returns ? 1 : 0;
     const ptx::Operand& values = operand(from, at + 1);
-    if (values.items.size() != form.elements || found.sources[1] != Slot::none) unsupported();
+    if (values.items.size() != form.elements || found.sources[1] != Slot::none) {
+        unsupported();
+    }
     std::uint32_t base = kNoSlot;
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
@@ -260,12 +316,18 @@ void Lowering::lower_vector_atom(const ptx::Instruction& from, MemoryForm& form)
         i.a = base, i.imm = offset + k * ptx::width_bytes(form.type), i.b = b, i.d = d, i.mode = mode;
         results.push_back(d);
     }
-    if (!returns) return;
+    if (!returns) {
+        return;
+    }
     const ptx::Operand& to = operand(from, 0);
-    if (to.items.size() != form.elements) fail("a vector of the wrong length");
+    if (to.items.size() != form.elements) {
+        fail("a vector of the wrong length");
+    }
     const Op& move = op(slot_bytes(found.d) == 2 * kLaneCount ? "mov.b16" : "mov.b32");
     for (std::size_t k = 0; k < form.elements; ++k) {
-        if (to.items[k].kind == ptx::OperandKind::sink) continue;
+        if (to.items[k].kind == ptx::OperandKind::sink) {
+            continue;
+        }
         const std::uint32_t d = destination(to.items[k], found.d);
         Inst& i = emit(move);
         i.a = results[k], i.d = d;

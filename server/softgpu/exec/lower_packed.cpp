@@ -21,7 +21,9 @@ std::uint32_t Lowering::computed(std::string_view name, std::initializer_list<st
     Inst& i = emit(found);
     std::uint32_t* slots[] = {&i.a, &i.b, &i.c};
     std::size_t next = 0;
-    for (const auto slot : sources) *slots[next++] = slot;
+    for (const auto slot : sources) {
+        *slots[next++] = slot;
+    }
     i.d = result;
     return result;
 }
@@ -31,22 +33,25 @@ std::uint32_t Lowering::computed(std::string_view name, std::initializer_list<st
 bool Lowering::lower_half(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     const std::string type(parts.back());
-    if (parts.size() < 3 || !is_half_type(type)) return false;
+    if (parts.size() < 3 || !is_half_type(type)) {
+        return false;
+    }
     bool flush = false, saturate = false, relu = false, xorsign = false;
     std::string plain(parts[0]), flushed(parts[0]);
     for (std::size_t i = 1; i < parts.size(); ++i) {
-        if (parts[i] == "sat")
+        if (parts[i] == "sat") {
             saturate = true;
-        else if (parts[i] == "relu")
+        } else if (parts[i] == "relu") {
             relu = true;
-        else if (parts[i] == "xorsign")
+        } else if (parts[i] == "xorsign") {
             xorsign = true;
-        else if (parts[i] != "abs") {
+        } else if (parts[i] != "abs") {
             flushed += fmt::format(".{}", parts[i]);
-            if (parts[i] == "ftz")
+            if (parts[i] == "ftz") {
                 flush = true;
-            else
+            } else {
                 plain += fmt::format(".{}", parts[i]);
+            }
         }
     }
     if (flush && op_table().find(flushed) != nullptr) {
@@ -54,17 +59,23 @@ bool Lowering::lower_half(const ptx::Instruction& from) {
         flush = false;
     }
     const Op* found = op_table().find(plain);
-    if (found == nullptr || found->flow != Flow::plain) return false;
+    if (found == nullptr || found->flow != Flow::plain) {
+        return false;
+    }
     std::vector<std::uint32_t> sources;
     for (std::size_t k = 0; k < 3 && found->sources[k] != Slot::none; ++k) {
         std::uint32_t slot = source(operand(from, k + 1), found->sources[k]);
-        if (flush) slot = computed("flush." + type, {slot});
+        if (flush) {
+            slot = computed("flush." + type, {slot});
+        }
         sources.push_back(slot);
     }
     const std::uint32_t d = destination(operand(from, 0), found->d);
     std::uint32_t result;
     if (xorsign) {
-        if (sources.size() != 2) return false;
+        if (sources.size() != 2) {
+            return false;
+        }
         const std::uint32_t a = computed("abs." + type, {sources[0]});
         const std::uint32_t b = computed("abs." + type, {sources[1]});
         const std::uint32_t chosen = computed(plain, {a, b});
@@ -76,9 +87,15 @@ bool Lowering::lower_half(const ptx::Instruction& from) {
     } else {
         result = computed(plain, {sources[0], sources[1], sources[2]});
     }
-    if (flush) result = computed("flush." + type, {result});
-    if (saturate) result = computed("saturate." + type, {result});
-    if (relu) result = computed("relu." + type, {result});
+    if (flush) {
+        result = computed("flush." + type, {result});
+    }
+    if (saturate) {
+        result = computed("saturate." + type, {result});
+    }
+    if (relu) {
+        result = computed("relu." + type, {result});
+    }
     Inst& i = emit(found->d == Slot::bits16 ? "mov.b16" : "mov.b32");
     i.a = result, i.d = d;
     return true;
@@ -87,11 +104,17 @@ bool Lowering::lower_half(const ptx::Instruction& from) {
 // lop3{.or,.and}.b32 d|p, a, b, c, table, q: the predicate is whether any bit is set, combined with q.
 void Lowering::lower_lop3(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
-    if (parts.size() == 2) return from_table(from, op(from.opcode));
-    if (parts.size() != 3 || (parts[1] != "or" && parts[1] != "and")) unsupported();
+    if (parts.size() == 2) {
+        return from_table(from, op(from.opcode));
+    }
+    if (parts.size() != 3 || (parts[1] != "or" && parts[1] != "and")) {
+        unsupported();
+    }
     const Op& lop3 = op("lop3.b32");
     std::uint32_t sources[4];
-    for (std::size_t k = 0; k < 4; ++k) sources[k] = source(operand(from, k + 1), Slot::bits32);
+    for (std::size_t k = 0; k < 4; ++k) {
+        sources[k] = source(operand(from, k + 1), Slot::bits32);
+    }
     const std::uint32_t q = source(operand(from, 5), Slot::pred);
     const auto& to = operand(from, 0);
     const std::uint32_t d = destination(to, Slot::bits32);
@@ -112,7 +135,9 @@ void Lowering::lower_lop3(const ptx::Instruction& from) {
 // when the function returns.
 void Lowering::lower_alloca(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
-    if (parts.size() != 2 || (parts[1] != "u64" && parts[1] != "u32")) unsupported();
+    if (parts.size() != 2 || (parts[1] != "u64" && parts[1] != "u32")) {
+        unsupported();
+    }
     const Slot kind = parts[1] == "u64" ? Slot::bits64 : Slot::bits32;
     if (parts[0] == "stackrestore") {
         std::uint32_t a = resized(source(operand(from, 0), kind), kind, Slot::bits64, false);
@@ -124,15 +149,21 @@ void Lowering::lower_alloca(const ptx::Instruction& from) {
     std::uint32_t size = kNoSlot;
     if (takes) {
         size = resized(source(operand(from, 1), kind), kind, Slot::bits64, false);
-        if (from.operands.size() > 2) alignment = static_cast<std::uint64_t>(from.operands[2].value);
-        if (alignment == 0 || (alignment & (alignment - 1)) != 0 || alignment > 4096) fail("alloca of a bad alignment");
+        if (from.operands.size() > 2) {
+            alignment = static_cast<std::uint64_t>(from.operands[2].value);
+        }
+        if (alignment == 0 || (alignment & (alignment - 1)) != 0 || alignment > 4096) {
+            fail("alloca of a bad alignment");
+        }
     }
     const std::uint32_t d = destination(operand(from, 0), kind);
     const bool narrow = kind == Slot::bits32;
     const std::uint32_t result = narrow ? temporary(Slot::bits64) : d;
     Inst& i = emit(takes ? "stack.take" : "stack.save");
     i.a = size, i.d = result, i.imm = alignment;
-    if (!narrow) return;
+    if (!narrow) {
+        return;
+    }
     Inst& narrowed = emit("narrow.u64.u32");
     narrowed.a = result, narrowed.d = d;
 }
@@ -148,17 +179,25 @@ void Lowering::lower_video(const ptx::Instruction& from) {
     }
     static constexpr std::string_view names[] = {"vadd",  "vsub", "vabsdiff", "vmin", "vmax",
                                                  "vavrg", "vshl", "vshr",     "vset", "vmad"};
-    while (form.operation < std::size(names) && names[form.operation] != name) ++form.operation;
-    if (form.operation == std::size(names)) unsupported();
+    while (form.operation < std::size(names) && names[form.operation] != name) {
+        ++form.operation;
+    }
+    if (form.operation == std::size(names)) {
+        unsupported();
+    }
     const bool multiplies = name == "vmad", compares = name == "vset";
     std::size_t types = 0;
     for (std::size_t k = 1; k < parts.size(); ++k) {
         const auto part = parts[k];
         static constexpr std::string_view comparisons[] = {"eq", "ne", "lt", "le", "gt", "ge"};
         std::uint8_t comparison = 0;
-        while (comparison < 6 && comparisons[comparison] != part) ++comparison;
+        while (comparison < 6 && comparisons[comparison] != part) {
+            ++comparison;
+        }
         if (part == "u32" || part == "s32") {
-            if (types == 3) unsupported();
+            if (types == 3) {
+                unsupported();
+            }
             form.is_signed[types++] = part == "s32";
         } else if (compares && comparison < 6) {
             form.comparison = comparison;
@@ -174,33 +213,49 @@ void Lowering::lower_video(const ptx::Instruction& from) {
             unsupported();
         }
     }
-    if (types != (compares ? 2U : 3U)) unsupported();
+    if (types != (compares ? 2U : 3U)) {
+        unsupported();
+    }
     if (compares) {  // for vset, the operands' types; its result is 0 or 1
         form.is_signed[2] = form.is_signed[1], form.is_signed[1] = form.is_signed[0], form.is_signed[0] = false;
     }
     const auto selected = [&](std::size_t k, std::uint8_t& select) {
         ptx::Operand plain = operand(from, k);
         select = 0;
-        if (plain.selector.empty()) return source(plain, Slot::bits32);
+        if (plain.selector.empty()) {
+            return source(plain, Slot::bits32);
+        }
         const auto text = plain.selector;
-        if (form.lanes != 0 || text.size() != 2 || (text[0] != 'b' && text[0] != 'h') || text[1] < '0' || text[1] > '3')
+        if (form.lanes != 0 || text.size() != 2 || (text[0] != 'b' && text[0] != 'h') || text[1] < '0' ||
+            text[1] > '3') {
             unsupported();
+        }
         select = static_cast<std::uint8_t>((text[0] == 'b' ? 1 : 5) + (text[1] - '0'));
-        if (select > 6) unsupported();
+        if (select > 6) {
+            unsupported();
+        }
         return source(plain, Slot::bits32);
     };
     const std::uint32_t a = selected(1, form.select[0]);
     const std::uint32_t b = selected(2, form.select[1]);
     const ptx::Operand& to = operand(from, 0);
     if (!to.selector.empty()) {
-        if (form.lanes != 0 || form.secondary != 0) unsupported();
+        if (form.lanes != 0 || form.secondary != 0) {
+            unsupported();
+        }
         const auto text = to.selector;
-        if (text.size() != 2 || (text[0] != 'b' && text[0] != 'h') || text[1] < '0' || text[1] > '3') unsupported();
+        if (text.size() != 2 || (text[0] != 'b' && text[0] != 'h') || text[1] < '0' || text[1] > '3') {
+            unsupported();
+        }
         form.merge = static_cast<std::uint8_t>((text[0] == 'b' ? 1 : 5) + (text[1] - '0'));
-        if (form.merge > 6) unsupported();
+        if (form.merge > 6) {
+            unsupported();
+        }
     }
     const bool third = from.operands.size() > 3;
-    if (!third && (form.secondary != 0 || form.merge != 0 || form.lanes != 0 || multiplies)) unsupported();
+    if (!third && (form.secondary != 0 || form.merge != 0 || form.lanes != 0 || multiplies)) {
+        unsupported();
+    }
     const std::uint32_t c = third ? source(from.operands[3], Slot::bits32) : constant(Slot::bits32, 0);
     const std::uint32_t d = destination(to, Slot::bits32);
     Inst& i = emit("video");

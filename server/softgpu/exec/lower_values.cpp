@@ -28,16 +28,26 @@ void Lowering::lower_mov(const ptx::Instruction& from) {
     const auto& to = operand(from, 0);
     const auto& value = operand(from, 1);
     const auto type = ptx::type_from_name(from.opcode.substr(from.opcode.rfind('.') + 1));
-    if (type == ptx::Type::none) unsupported();
-    if (type == ptx::Type::b128) return lower_wide_mov(to, value);
-    if (to.kind == ptx::OperandKind::vector) return unpack(to, value);
-    if (value.kind == ptx::OperandKind::vector) return pack(to, value);
+    if (type == ptx::Type::none) {
+        unsupported();
+    }
+    if (type == ptx::Type::b128) {
+        return lower_wide_mov(to, value);
+    }
+    if (to.kind == ptx::OperandKind::vector) {
+        return unpack(to, value);
+    }
+    if (value.kind == ptx::OperandKind::vector) {
+        return pack(to, value);
+    }
     if (type == ptx::Type::pred && value.kind == ptx::OperandKind::special && value.name == "%is_explicit_cluster") {
         const std::uint32_t d = destination(to, Slot::pred);
         emit("explicit_cluster").d = d;
         return;
     }
-    if (type == ptx::Type::pred) return from_table(from, op("mov.pred"));
+    if (type == ptx::Type::pred) {
+        return from_table(from, op("mov.pred"));
+    }
     const Slot kind = slot_for_bytes(ptx::width_bytes(type));
     const bool real = type == ptx::Type::f32 || type == ptx::Type::f64;
     const Slot immediate_kind = !real ? kind : type == ptx::Type::f32 ? Slot::float32 : Slot::float64;
@@ -50,8 +60,12 @@ void Lowering::lower_mov(const ptx::Instruction& from) {
 
 void Lowering::lower_wide_mov(const ptx::Operand& to, const ptx::Operand& value) {
     const auto slot_of_half = [&](const ptx::Operand& operand, std::uint32_t half, bool written) {
-        if (operand.kind != ptx::OperandKind::vector) return wide_slot(operand) + half * slot_bytes(Slot::bits64);
-        if (operand.items.size() != 2) unsupported();
+        if (operand.kind != ptx::OperandKind::vector) {
+            return wide_slot(operand) + half * slot_bytes(Slot::bits64);
+        }
+        if (operand.items.size() != 2) {
+            unsupported();
+        }
         return written ? destination(operand.items[half], Slot::bits64) : source(operand.items[half], Slot::bits64);
     };
     for (std::uint32_t half = 0; half < 2; ++half) {
@@ -64,21 +78,27 @@ void Lowering::lower_wide_mov(const ptx::Operand& to, const ptx::Operand& value)
 
 void Lowering::unpack(const ptx::Operand& vector, const ptx::Operand& value) {
     const std::size_t count = vector.items.size();
-    if (value.kind != ptx::OperandKind::reg) unsupported();
+    if (value.kind != ptx::OperandKind::reg) {
+        unsupported();
+    }
     const Slot whole = kind_of_register(value.index);
     const bool wide = slot_bytes(whole) == 8 * kLaneCount;
     if (slot_bytes(whole) == 2 * kLaneCount && count == 2) {  // two bytes
         const std::uint32_t a = computed("mov.b16", {slot_of_register(value.index)});
         const char* halves[] = {"low.u16.u8", "high.u16.u8"};
         for (std::size_t i = 0; i < 2; ++i) {
-            if (vector.items[i].kind == ptx::OperandKind::sink) continue;
+            if (vector.items[i].kind == ptx::OperandKind::sink) {
+                continue;
+            }
             const std::uint32_t d = destination(vector.items[i], Slot::bits16);
             Inst& part = emit(halves[i]);
             part.a = a, part.d = d;
         }
         return;
     }
-    if (slot_bytes(whole) < 4 * kLaneCount || (count != 2 && !(count == 4 && wide))) unsupported();
+    if (slot_bytes(whole) < 4 * kLaneCount || (count != 2 && !(count == 4 && wide))) {
+        unsupported();
+    }
     // Take the parts from a copy, since one of them may be the register itself.
     std::vector<std::uint32_t> parts{slot_of_register(value.index)};
     Slot kind = whole;
@@ -98,7 +118,9 @@ void Lowering::unpack(const ptx::Operand& vector, const ptx::Operand& value) {
         kind = half;
     }
     for (std::size_t i = 0; i < count; ++i) {
-        if (vector.items[i].kind == ptx::OperandKind::sink) continue;
+        if (vector.items[i].kind == ptx::OperandKind::sink) {
+            continue;
+        }
         const std::uint32_t d = destination(vector.items[i], kind);
         Inst& move = emit(kind == Slot::bits16 ? "mov.b16" : "mov.b32");
         move.a = parts[i], move.d = d;
@@ -106,7 +128,9 @@ void Lowering::unpack(const ptx::Operand& vector, const ptx::Operand& value) {
 }
 
 void Lowering::pack(const ptx::Operand& value, const ptx::Operand& vector) {
-    if (value.kind != ptx::OperandKind::reg) unsupported();
+    if (value.kind != ptx::OperandKind::reg) {
+        unsupported();
+    }
     const Slot whole = kind_of_register(value.index);
     const std::size_t count = vector.items.size();
     const bool wide = slot_bytes(whole) == 8 * kLaneCount;
@@ -118,10 +142,14 @@ void Lowering::pack(const ptx::Operand& value, const ptx::Operand& vector) {
         joined.a = low, joined.b = high, joined.d = d;
         return;
     }
-    if (slot_bytes(whole) < 4 * kLaneCount || (count != 2 && !(count == 4 && wide))) unsupported();
+    if (slot_bytes(whole) < 4 * kLaneCount || (count != 2 && !(count == 4 && wide))) {
+        unsupported();
+    }
     Slot kind = slot_for_bytes(slot_bytes(whole) / kLaneCount / static_cast<std::uint32_t>(count));
     std::vector<std::uint32_t> parts;
-    for (const auto& item : vector.items) parts.push_back(source(item, kind));
+    for (const auto& item : vector.items) {
+        parts.push_back(source(item, kind));
+    }
     const std::uint32_t d = destination(value, whole);
     while (parts.size() > 1) {
         const bool to_wide = kind == Slot::bits32;
@@ -139,45 +167,51 @@ void Lowering::pack(const ptx::Operand& value, const ptx::Operand& vector) {
 }
 
 void Lowering::lower_cvt(const ptx::Instruction& from) {
-    if (const Op* packs = op_table().find(from.opcode); packs != nullptr && packs->sources[1] != Slot::none)
+    if (const Op* packs = op_table().find(from.opcode); packs != nullptr && packs->sources[1] != Slot::none) {
         return from_table(from, *packs);  // cvt.pack
+    }
     std::uint8_t mode = convert_mode::kNearest;
     std::vector<std::string_view> types;
     const auto parts = split_opcode(from.opcode);
     for (std::size_t i = 1; i < parts.size(); ++i) {
         const auto part = parts[i];
-        if (part == "rn")
+        if (part == "rn") {
             mode |= convert_mode::kNearest;
-        else if (part == "rna")
+        } else if (part == "rna") {
             mode |= convert_mode::kAway;
-        else if (part == "satfinite")
+        } else if (part == "satfinite") {
             mode |= convert_mode::kFinite;
-        else if (part == "rz")
+        } else if (part == "rz") {
             mode |= convert_mode::kZero;
-        else if (part == "rm")
+        } else if (part == "rm") {
             mode |= convert_mode::kDown;
-        else if (part == "rp")
+        } else if (part == "rp") {
             mode |= convert_mode::kUp;
-        else if (part == "rni")
+        } else if (part == "rni") {
             mode |= convert_mode::kNearest | convert_mode::kIntegral;
-        else if (part == "rzi")
+        } else if (part == "rzi") {
             mode |= convert_mode::kZero | convert_mode::kIntegral;
-        else if (part == "rmi")
+        } else if (part == "rmi") {
             mode |= convert_mode::kDown | convert_mode::kIntegral;
-        else if (part == "rpi")
+        } else if (part == "rpi") {
             mode |= convert_mode::kUp | convert_mode::kIntegral;
-        else if (part == "ftz")
+        } else if (part == "ftz") {
             mode |= convert_mode::kFlush;
-        else if (part == "sat")
+        } else if (part == "sat") {
             mode |= convert_mode::kSaturate;
-        else if (part == "relu")
+        } else if (part == "relu") {
             mode |= convert_mode::kRelu;
-        else
+        } else {
             types.push_back(part);
+        }
     }
-    if (types.size() != 2) unsupported();
+    if (types.size() != 2) {
+        unsupported();
+    }
     const Op* found = op_table().find(fmt::format("cvt.{}.{}", types[0], types[1]));
-    if (found == nullptr) unsupported();
+    if (found == nullptr) {
+        unsupported();
+    }
     if (found->sources[1] != Slot::none) {  // f16x2 and bf16x2 from two f32
         from_table(from, *found);
         target_.code.back().mode = mode;
@@ -193,16 +227,22 @@ void Lowering::lower_cvt(const ptx::Instruction& from) {
     } else {
         a = source(value, found->sources[0]);
     }
-    if (result.kind != ptx::OperandKind::reg) unsupported();
+    if (result.kind != ptx::OperandKind::reg) {
+        unsupported();
+    }
     const Slot has = kind_of_register(result.index);
     const bool same = slot_bytes(has) == slot_bytes(found->d);
     const std::uint32_t d = same ? slot_of_register(result.index) : temporary(found->d);
     Inst& i = emit(*found);
     i.a = a, i.d = d, i.mode = mode;
-    if (same) return;
+    if (same) {
+        return;
+    }
     const std::uint32_t widened = resized(d, found->d, has, ptx::is_signed(to));
     const std::uint32_t final_slot = slot_of_register(result.index);
-    if (widened == d) unsupported();
+    if (widened == d) {
+        unsupported();
+    }
     target_.code.back().d = final_slot;
 }
 
@@ -211,8 +251,12 @@ void Lowering::lower_cvta(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     const bool to_space = parts.size() > 1 && parts[1] == "to";
     const std::size_t at = to_space ? 2 : 1;
-    if (parts.size() != at + 2) unsupported();
-    if (parts[at + 1] != "u64") fail("only 64-bit addresses are supported");
+    if (parts.size() != at + 2) {
+        unsupported();
+    }
+    if (parts[at + 1] != "u64") {
+        fail("only 64-bit addresses are supported");
+    }
     const auto space = parts[at].substr(0, parts[at].find("::"));
     const std::uint32_t a = source(operand(from, 1), Slot::bits64);
     const std::uint32_t d = destination(operand(from, 0), Slot::bits64);
@@ -238,19 +282,22 @@ void Lowering::lower_cvta(const ptx::Instruction& from) {
 
 void Lowering::lower_isspacep(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
-    if (parts.size() != 2) unsupported();
+    if (parts.size() != 2) {
+        unsupported();
+    }
     const auto space = parts[1].substr(0, parts[1].find("::"));
     std::uint64_t which = 0;
-    if (space == "global" || space == "const")
+    if (space == "global" || space == "const") {
         which = 0;
-    else if (space == "shared")
+    } else if (space == "shared") {
         which = 1;
-    else if (space == "local")
+    } else if (space == "local") {
         which = 2;
-    else if (space == "param")
+    } else if (space == "param") {
         which = 3;
-    else
+    } else {
         unsupported();
+    }
     const std::uint32_t a = source(operand(from, 1), Slot::bits64);
     const std::uint32_t d = destination(operand(from, 0), Slot::pred);
     Inst& i = emit("in_space");
@@ -266,7 +313,9 @@ void Lowering::compared_sources(const ptx::Instruction& from, const Op& compare,
                                 std::uint32_t* sources) {
     for (std::size_t i = 0; i < 2; ++i) {
         sources[i] = source(operand(from, 1 + i), compare.sources[i]);
-        if (!flush) continue;
+        if (!flush) {
+            continue;
+        }
         if (compare.sources[i] == Slot::float32) {
             const std::uint32_t flushed = temporary(Slot::float32);
             Inst& f = emit("cvt.f32.f32");
@@ -284,16 +333,17 @@ void Lowering::lower_setp(const ptx::Instruction& from) {
     std::uint8_t combine = 0;
     bool flush = false;
     for (std::size_t i = 1; i < parts.size(); ++i) {
-        if (const std::uint8_t operation = boolean_operator(parts[i]); operation != 0)
+        if (const std::uint8_t operation = boolean_operator(parts[i]); operation != 0) {
             combine = operation;
-        else if (parts[i] == "ftz")
+        } else if (parts[i] == "ftz") {
             flush = true;
-        else if (type.empty() && ptx::type_from_name(parts[i]) != ptx::Type::none)
+        } else if (type.empty() && ptx::type_from_name(parts[i]) != ptx::Type::none) {
             type = parts[i];
-        else if (comparison.empty())
+        } else if (comparison.empty()) {
             comparison = parts[i];
-        else
+        } else {
             unsupported();
+        }
     }
     const Op& compare = op(fmt::format("setp.{}.{}", comparison, type));
     std::uint32_t sources[2];
@@ -302,8 +352,12 @@ void Lowering::lower_setp(const ptx::Instruction& from) {
     const auto& to = operand(from, 0);
     const std::uint32_t p = destination(to, Slot::pred);
     const std::uint32_t q = to.second >= 0 ? slot_of_register(to.second) : kNoSlot;
-    if (q != kNoSlot && compare.second != Slot::pred) unsupported();
-    if (combine != 0 && compare.second != Slot::pred) unsupported();
+    if (q != kNoSlot && compare.second != Slot::pred) {
+        unsupported();
+    }
+    if (combine != 0 && compare.second != Slot::pred) {
+        unsupported();
+    }
     Inst& i = emit(compare);
     i.a = sources[0], i.b = sources[1], i.c = c, i.d = p, i.e = q, i.mode = combine;
 }
@@ -316,18 +370,21 @@ void Lowering::lower_set(const ptx::Instruction& from) {
     bool flush = false;
     const auto parts = split_opcode(from.opcode);
     for (std::size_t i = 1; i < parts.size(); ++i) {
-        if (const std::uint8_t operation = boolean_operator(parts[i]); operation != 0)
+        if (const std::uint8_t operation = boolean_operator(parts[i]); operation != 0) {
             combine = operation;
-        else if (parts[i] == "ftz")
+        } else if (parts[i] == "ftz") {
             flush = true;
-        else if (ptx::type_from_name(parts[i]) != ptx::Type::none)
+        } else if (ptx::type_from_name(parts[i]) != ptx::Type::none) {
             types.push_back(parts[i]);
-        else if (comparison.empty())
+        } else if (comparison.empty()) {
             comparison = parts[i];
-        else
+        } else {
             unsupported();
+        }
     }
-    if (types.size() != 2) unsupported();
+    if (types.size() != 2) {
+        unsupported();
+    }
     const auto result_type = ptx::type_from_name(types[0]);
     const auto compared = types[1];
     const Op& compare = op(fmt::format("setp.{}.{}", comparison, compared));

@@ -32,7 +32,9 @@ struct Mbarrier {
                (static_cast<std::uint64_t>(bytes) & 0x7FFFFF) << 40 | std::uint64_t{parity} << 63;
     }
     void complete_if_done() {
-        if (pending != 0 || bytes != 0) return;
+        if (pending != 0 || bytes != 0) {
+            return;
+        }
         pending = expected;
         parity = !parity;
     }
@@ -62,12 +64,16 @@ void each_bulk(Warp& w, const Inst& i, Move move) {
             return;
         }
         if (i.e != kNoSlot &&
-            !resolve_span(w, i, MemorySpace::shared, w.reg<std::uint64_t>(i.e)[lane], 8, barrier, Access::write))
+            !resolve_span(w, i, MemorySpace::shared, w.reg<std::uint64_t>(i.e)[lane], 8, barrier, Access::write)) {
             return;
-        if (((to | from | bytes) & 15) != 0 || (barrier & 7) != 0)
+        }
+        if (((to | from | bytes) & 15) != 0 || (barrier & 7) != 0) {
             return w.raise(FaultKind::misaligned_address, i, to, "a bulk copy must be aligned to 16 bytes");
+        }
         move(to, from, bytes);
-        if (i.e != kNoSlot) complete_bytes(barrier, bytes);
+        if (i.e != kNoSlot) {
+            complete_bytes(barrier, bytes);
+        }
     }
 }
 

@@ -16,7 +16,9 @@ std::uint32_t slot_bytes(Slot slot) noexcept {
 }
 
 void OpTable::add(std::initializer_list<std::string_view> mnemonics, const Op& op) {
-    for (const auto mnemonic : mnemonics) ops_.emplace(mnemonic, op);
+    for (const auto mnemonic : mnemonics) {
+        ops_.emplace(mnemonic, op);
+    }
 }
 
 const Op* OpTable::find(std::string_view mnemonic) const {

@@ -17,13 +17,16 @@ using s64 = std::int64_t;
 template <class F>
 void each_barrier(Warp& w, const Inst& i, F f) {
     LanePointers pointers;
-    if (!resolve(w, i, 8, pointers, Access::write)) return;
+    if (!resolve(w, i, 8, pointers, Access::write)) {
+        return;
+    }
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         auto* at = reinterpret_cast<u64*>(pointers[lane]);
         Mbarrier barrier(__atomic_load_n(at, __ATOMIC_ACQUIRE));
-        if (const char* wrong = f(barrier, lane))
+        if (const char* wrong = f(barrier, lane)) {
             return w.raise(FaultKind::illegal_instruction, i, pointers[lane], wrong);
+        }
         __atomic_store_n(at, barrier.bits(), __ATOMIC_RELEASE);
     }
 }
@@ -35,7 +38,9 @@ u32 value_of(const Warp& w, u32 slot, u32 lane, u32 otherwise) {
 void run_init(Warp& w, const Inst& i) {
     each_barrier(w, i, [&](Mbarrier& barrier, u32 lane) -> const char* {
         const u32 count = w.reg<u32>(i.b)[lane];
-        if (count == 0 || count > kMaxArrivals) return "an mbarrier counts 1 to 1048575 arrivals";
+        if (count == 0 || count > kMaxArrivals) {
+            return "an mbarrier counts 1 to 1048575 arrivals";
+        }
         barrier = Mbarrier(u64{count} | u64{count} << 20);
         return nullptr;
     });
@@ -53,12 +58,20 @@ void run_arrive(Warp& w, const Inst& i) {
     u64* d = i.d == kNoSlot ? nullptr : w.reg<u64>(i.d);
     each_barrier(w, i, [&](Mbarrier& barrier, u32 lane) -> const char* {
         const u32 count = value_of(w, i.b, lane, 1);
-        if (d != nullptr) d[lane] = barrier.bits();
+        if (d != nullptr) {
+            d[lane] = barrier.bits();
+        }
         barrier.bytes += value_of(w, i.c, lane, 0);
-        if (barrier.bytes > kMaxBytes) return "an mbarrier counts at most 1048575 bytes";
-        if (count > barrier.pending) return "more arrivals at an mbarrier than it expects";
+        if (barrier.bytes > kMaxBytes) {
+            return "an mbarrier counts at most 1048575 bytes";
+        }
+        if (count > barrier.pending) {
+            return "more arrivals at an mbarrier than it expects";
+        }
         barrier.pending -= count;
-        if ((i.extra & async_form::kDrops) != 0) barrier.expected -= std::min(count, barrier.expected);
+        if ((i.extra & async_form::kDrops) != 0) {
+            barrier.expected -= std::min(count, barrier.expected);
+        }
         barrier.complete_if_done();
         return nullptr;
     });
@@ -70,8 +83,12 @@ void run_bytes(Warp& w, const Inst& i) {
     each_barrier(w, i, [&](Mbarrier& barrier, u32 lane) -> const char* {
         const s64 bytes = w.reg<u32>(i.b)[lane];
         barrier.bytes += completes ? -bytes : bytes;
-        if (barrier.bytes > kMaxBytes || barrier.bytes < -kMaxBytes) return "an mbarrier counts at most 1048575 bytes";
-        if (completes) barrier.complete_if_done();
+        if (barrier.bytes > kMaxBytes || barrier.bytes < -kMaxBytes) {
+            return "an mbarrier counts at most 1048575 bytes";
+        }
+        if (completes) {
+            barrier.complete_if_done();
+        }
         return nullptr;
     });
 }
@@ -79,8 +96,12 @@ void run_bytes(Warp& w, const Inst& i) {
 // cp.async.mbarrier.arrive: this thread's copies are complete. Without .noinc, the arrival was not counted before.
 void run_copy_arrive(Warp& w, const Inst& i) {
     each_barrier(w, i, [&](Mbarrier& barrier, u32) -> const char* {
-        if ((i.extra & async_form::kCounted) == 0) return nullptr;
-        if (barrier.pending == 0) return "more arrivals at an mbarrier than it expects";
+        if ((i.extra & async_form::kCounted) == 0) {
+            return nullptr;
+        }
+        if (barrier.pending == 0) {
+            return "more arrivals at an mbarrier than it expects";
+        }
         --barrier.pending;
         barrier.complete_if_done();
         return nullptr;
@@ -90,14 +111,18 @@ void run_copy_arrive(Warp& w, const Inst& i) {
 // test_wait and try_wait: b is a state, or the parity of a phase.
 void run_test(Warp& w, const Inst& i) {
     LanePointers pointers;
-    if (!resolve(w, i, 8, pointers, Access::write)) return;
+    if (!resolve(w, i, 8, pointers, Access::write)) {
+        return;
+    }
     const bool parity = (i.extra & async_form::kByParity) != 0;
     u32 result = 0;
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         const Mbarrier barrier(__atomic_load_n(reinterpret_cast<const u64*>(pointers[lane]), __ATOMIC_ACQUIRE));
         const bool asked = parity ? (w.reg<u32>(i.b)[lane] & 1) != 0 : w.reg<u64>(i.b)[lane] >> 63 != 0;
-        if (barrier.parity != asked) result |= 1U << lane;
+        if (barrier.parity != asked) {
+            result |= 1U << lane;
+        }
     }
     set_pred(w, i.d, result);
 }
@@ -124,7 +149,9 @@ void run_copy(Warp& w, const Inst& i) {
     LanePointers to, from;
     Inst target = i;
     target.imm = 0;
-    if (!resolve(w, target, bytes, to, Access::write)) return;
+    if (!resolve(w, target, bytes, to, Access::write)) {
+        return;
+    }
     const u32 ignored = i.e == kNoSlot ? 0 : w.pred(i.e);
     u32 sizes[kLaneCount] = {};
     const u32 exec = w.exec;
@@ -132,16 +159,22 @@ void run_copy(Warp& w, const Inst& i) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         const bool skip = (ignored >> lane & 1) != 0;
         sizes[lane] = skip ? 0 : std::min(bytes, value_of(w, i.c, lane, bytes));
-        if (sizes[lane] == 0) w.exec &= ~(1U << lane);
+        if (sizes[lane] == 0) {
+            w.exec &= ~(1U << lane);
+        }
     }
     const bool found =
         w.exec == 0 || resolve(w, at_slot(i, i.b, static_cast<u8>(MemorySpace::global)), bytes, from, Access::read);
     w.exec = exec;
-    if (!found) return;
+    if (!found) {
+        return;
+    }
     for (u32 rest = exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         auto* at = reinterpret_cast<u8*>(to[lane]);
-        if (sizes[lane] != 0) std::memcpy(at, reinterpret_cast<const u8*>(from[lane]), sizes[lane]);
+        if (sizes[lane] != 0) {
+            std::memcpy(at, reinterpret_cast<const u8*>(from[lane]), sizes[lane]);
+        }
         std::memset(at + sizes[lane], 0, bytes - sizes[lane]);
     }
 }
@@ -164,8 +197,9 @@ void run_store_async(Warp& w, const Inst& i) {
             !resolve_span(w, i, MemorySpace::shared, w.reg<u64>(i.e)[lane], 8, barrier, Access::write)) {
             return;
         }
-        if (to % (element * count) != 0 || barrier % 8 != 0)
+        if (to % (element * count) != 0 || barrier % 8 != 0) {
             return w.raise(FaultKind::misaligned_address, i, to, "the address is not a multiple of the access");
+        }
         for (u32 k = 0; k < count; ++k) {
             std::memcpy(reinterpret_cast<u8*>(to) + std::size_t{k} * element,
                         w.reg<u8>(slots[k]) + std::size_t{lane} * element, element);

@@ -32,33 +32,43 @@ Bits<T> exchange(std::uint64_t address, T b) {
 template <class T, class F>
 void run_atomic(Warp& w, const Inst& i) {
     LanePointers pointers;
-    if (!resolve(w, i, sizeof(T), pointers, Access::write)) return;
+    if (!resolve(w, i, sizeof(T), pointers, Access::write)) {
+        return;
+    }
     T* d = i.d == kNoSlot ? nullptr : w.reg<T>(i.d);
     const T* b = w.reg<T>(i.b);
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         const Bits<T> old = exchange<T, F>(pointers[lane], b[lane]);
-        if (d != nullptr) d[lane] = std::bit_cast<T>(old);
+        if (d != nullptr) {
+            d[lane] = std::bit_cast<T>(old);
+        }
     }
 }
 
 template <class T>
 void run_add(Warp& w, const Inst& i) {
     LanePointers pointers;
-    if (!resolve(w, i, sizeof(T), pointers, Access::write)) return;
+    if (!resolve(w, i, sizeof(T), pointers, Access::write)) {
+        return;
+    }
     T* d = i.d == kNoSlot ? nullptr : w.reg<T>(i.d);
     const T* b = w.reg<T>(i.b);
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         const T old = __atomic_fetch_add(reinterpret_cast<T*>(pointers[lane]), b[lane], __ATOMIC_SEQ_CST);
-        if (d != nullptr) d[lane] = old;
+        if (d != nullptr) {
+            d[lane] = old;
+        }
     }
 }
 
 template <class T>
 void run_cas(Warp& w, const Inst& i) {
     LanePointers pointers;
-    if (!resolve(w, i, sizeof(T), pointers, Access::write)) return;
+    if (!resolve(w, i, sizeof(T), pointers, Access::write)) {
+        return;
+    }
     T* d = i.d == kNoSlot ? nullptr : w.reg<T>(i.d);
     const T* b = w.reg<T>(i.b);
     const T* c = w.reg<T>(i.c);
@@ -67,7 +77,9 @@ void run_cas(Warp& w, const Inst& i) {
         T expected = b[lane];
         __atomic_compare_exchange_n(reinterpret_cast<T*>(pointers[lane]), &expected, c[lane], false, __ATOMIC_SEQ_CST,
                                     __ATOMIC_SEQ_CST);
-        if (d != nullptr) d[lane] = expected;
+        if (d != nullptr) {
+            d[lane] = expected;
+        }
     }
 }
 
@@ -82,7 +94,9 @@ __extension__ typedef unsigned __int128 u128;
 template <bool Compare>
 void run_wide(Warp& w, const Inst& i) {
     LanePointers pointers;
-    if (!resolve(w, i, sizeof(u128), pointers, Access::write)) return;
+    if (!resolve(w, i, sizeof(u128), pointers, Access::write)) {
+        return;
+    }
     const auto value = [&](u32 slot, u32 lane) {
         const u64* halves = w.reg<u64>(slot);
         return u128{halves[kLaneCount + lane]} << 64 | halves[lane];
@@ -95,10 +109,14 @@ void run_wide(Warp& w, const Inst& i) {
         } else {
             for (u128 seen = 0;; seen = old) {
                 old = compare_and_swap(pointers[lane], seen, value(i.b, lane));
-                if (old == seen) break;
+                if (old == seen) {
+                    break;
+                }
             }
         }
-        if (i.d == kNoSlot) continue;
+        if (i.d == kNoSlot) {
+            continue;
+        }
         w.reg<u64>(i.d)[lane] = static_cast<u64>(old);
         w.reg<u64>(i.d)[kLaneCount + lane] = static_cast<u64>(old >> 64);
     }
@@ -138,7 +156,9 @@ u16 add_half(u16 a, u16 b) {
 template <class T, bool Max>
 u16 chosen_half(u16 a, u16 b) {
     const double x = to_double(T{a}), y = to_double(T{b});
-    if (x != x || y != y) return x != x ? (y != y ? u16{0x7FFF} : b) : a;
+    if (x != x || y != y) {
+        return x != x ? (y != y ? u16{0x7FFF} : b) : a;
+    }
     return choose<Max, false>(x, y) == x && (x != y || std::signbit(choose<Max, false>(x, y)) == std::signbit(x)) ? a
                                                                                                                   : b;
 }

@@ -82,7 +82,9 @@ u32 permute(u32 a, u32 b, u32 selector) {
     for (u32 i = 0; i < 4; ++i) {
         const u32 nibble = selector >> 4 * i & 0xF;
         u32 byte = static_cast<u32>(bytes >> 8 * (nibble & 7)) & 0xFF;
-        if ((nibble & 8) != 0) byte = (byte & 0x80) != 0 ? 0xFF : 0;
+        if ((nibble & 8) != 0) {
+            byte = (byte & 0x80) != 0 ? 0xFF : 0;
+        }
         result |= byte << 8 * i;
     }
     return result;
@@ -114,13 +116,17 @@ void register_fields(OpTable& t, std::string_view bfe_u, std::string_view bfe_s,
     constexpr u32 bits = 8 * sizeof(U);
     t.add({bfe_u}, ternary<U, U, u32, u32>([](U a, u32 position, u32 length) {
               position = field_bits<U>(position), length = field_bits<U>(length);
-              if (position >= bits || length == 0) return U{0};
+              if (position >= bits || length == 0) {
+                  return U{0};
+              }
               const U value = a >> position;
               return length >= bits ? value : static_cast<U>(value & ((U{1} << length) - 1));
           }));
     t.add({bfe_s}, ternary<U, U, u32, u32>([](U a, u32 position, u32 length) {
               position = field_bits<U>(position), length = field_bits<U>(length);
-              if (length == 0) return U{0};
+              if (length == 0) {
+                  return U{0};
+              }
               const auto last = static_cast<u32>(std::min<u64>(u64{position} + length - 1, bits - 1));
               const bool sign = (a >> last & 1) != 0;
               U value = position >= bits ? U{0} : a >> position;
@@ -133,7 +139,9 @@ void register_fields(OpTable& t, std::string_view bfe_u, std::string_view bfe_s,
           }));
     t.add({bfi}, quaternary<U, U, U, u32, u32>([](U a, U b, u32 position, u32 length) {
               position = field_bits<U>(position), length = field_bits<U>(length);
-              if (length == 0 || position >= bits) return b;
+              if (length == 0 || position >= bits) {
+                  return b;
+              }
               const U ones = length >= bits ? ~U{0} : (U{1} << length) - 1;
               const U mask = ones << position;
               return static_cast<U>((b & ~mask) | (a << position & mask));
@@ -142,7 +150,9 @@ void register_fields(OpTable& t, std::string_view bfe_u, std::string_view bfe_s,
 
 template <class U>
 u32 find_bit(U a, bool shift_amount) {
-    if (a == 0) return ~0U;
+    if (a == 0) {
+        return ~0U;
+    }
     const u32 position = 8 * sizeof(U) - 1 - static_cast<u32>(std::countl_zero(a));
     return shift_amount ? 8 * sizeof(U) - 1 - position : position;
 }
@@ -179,16 +189,22 @@ void register_counts(OpTable& t) {
     t.add({"bfind.shiftamt.s64"}, unary<u32, s64>([](s64 a) { return find_bit(fold_sign(a), true); }));
     t.add({"fns.b32"}, ternary<u32, u32, u32, s32>([](u32 mask, u32 base, s32 offset) {
               base &= 31;
-              if (offset == 0) return (mask >> base & 1) != 0 ? base : ~0U;
+              if (offset == 0) {
+                  return (mask >> base & 1) != 0 ? base : ~0U;
+              }
               const s32 step = offset > 0 ? 1 : -1;
               s32 left = offset > 0 ? offset : -offset;
               for (s32 bit = static_cast<s32>(base); bit >= 0 && bit < 32; bit += step) {
-                  if ((mask >> bit & 1) != 0 && --left == 0) return static_cast<u32>(bit);
+                  if ((mask >> bit & 1) != 0 && --left == 0) {
+                      return static_cast<u32>(bit);
+                  }
               }
               return ~0U;
           }));
     t.add({"bmsk.clamp.b32"}, binary<u32, u32, u32>([](u32 from, u32 count) {
-              if (from >= 32 || count == 0) return 0U;
+              if (from >= 32 || count == 0) {
+                  return 0U;
+              }
               const u32 ones = count >= 32 ? ~0U : (1U << count) - 1;
               return ones << from;
           }));

@@ -40,20 +40,32 @@ inline double to_integral(double value, Round round) {
 template <class D, class A>
 D real_to_integer(double value, Round round) {
     constexpr bool is_wide = std::is_same_v<A, double> || sizeof(D) == 8;
-    if (value != value) return is_wide ? static_cast<D>(std::uint64_t{1} << (8 * sizeof(D) - 1)) : D{0};
+    if (value != value) {
+        return is_wide ? static_cast<D>(std::uint64_t{1} << (8 * sizeof(D) - 1)) : D{0};
+    }
     value = to_integral(value, round);
     constexpr D lowest = std::numeric_limits<D>::min();
     constexpr D highest = std::numeric_limits<D>::max();
-    if (value <= static_cast<double>(lowest)) return lowest;
-    if (value >= static_cast<double>(highest)) return highest;
+    if (value <= static_cast<double>(lowest)) {
+        return lowest;
+    }
+    if (value >= static_cast<double>(highest)) {
+        return highest;
+    }
     return static_cast<D>(value);
 }
 
 template <class D>
 D narrow(double value, Round round) {
-    if constexpr (std::is_same_v<D, Half>) return to_half(value, round);
-    if constexpr (std::is_same_v<D, Bfloat>) return to_bfloat(value, round);
-    if constexpr (std::is_same_v<D, double>) return value;
+    if constexpr (std::is_same_v<D, Half>) {
+        return to_half(value, round);
+    }
+    if constexpr (std::is_same_v<D, Bfloat>) {
+        return to_bfloat(value, round);
+    }
+    if constexpr (std::is_same_v<D, double>) {
+        return value;
+    }
     if constexpr (std::is_same_v<D, float>) {
         const ScopedRounding scope(round);
         return opaque(static_cast<float>(opaque(value)));
@@ -67,7 +79,9 @@ D narrow_nan(double value) {
         const auto result = static_cast<float>(value);
         return std::is_same_v<A, double> ? result : canonical(result);
     } else if constexpr (is_half<D>) {
-        if (!std::is_same_v<A, double>) return {0x7FFF};
+        if (!std::is_same_v<A, double>) {
+            return {0x7FFF};
+        }
         constexpr int fraction_bits = std::is_same_v<D, Half> ? 10 : 7;
         const auto bits = std::bit_cast<std::uint64_t>(value);
         const auto fraction = static_cast<std::uint16_t>((bits & 0xFFFFFFFFFFFFFU) >> (52 - fraction_bits));
@@ -85,7 +99,9 @@ double sticky_double(A value) {
         return static_cast<double>(value);
     } else {
         std::uint64_t magnitude = value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
-        if (magnitude >> 53 != 0 && (magnitude & 0x7FF) != 0) magnitude = (magnitude & ~std::uint64_t{0x7FF}) | 0x800;
+        if (magnitude >> 53 != 0 && (magnitude & 0x7FF) != 0) {
+            magnitude = (magnitude & ~std::uint64_t{0x7FF}) | 0x800;
+        }
         const auto result = static_cast<double>(magnitude);
         return value < 0 ? -result : result;
     }
@@ -102,8 +118,12 @@ D integer_to_real(A value, Round round) {
         if constexpr (std::is_same_v<A, std::uint64_t>) {
             const double high = static_cast<double>(static_cast<std::int64_t>(value >> 32)) * 4294967296.0;
             const double low = static_cast<double>(static_cast<std::int64_t>(value & 0xFFFFFFFF));
-            if constexpr (std::is_same_v<D, double>) return opaque(opaque(high) + opaque(low));
-            if (value >> 63 == 0) return opaque(static_cast<D>(static_cast<std::int64_t>(value)));
+            if constexpr (std::is_same_v<D, double>) {
+                return opaque(opaque(high) + opaque(low));
+            }
+            if (value >> 63 == 0) {
+                return opaque(static_cast<D>(static_cast<std::int64_t>(value)));
+            }
             // Halve with a sticky lowest bit; doubling the result is exact.
             const auto half = static_cast<std::int64_t>(value >> 1 | (value & 1));
             return opaque(static_cast<D>(half)) * D{2};
@@ -118,28 +138,43 @@ template <class D, class A>
 Element<D> convert_one(Element<A> raw, std::uint8_t mode) {
     if constexpr (is_real<A>) {
         double value = to_double(raw);
-        if (std::is_same_v<A, float> && (mode & convert_mode::kFlush) != 0)
+        if (std::is_same_v<A, float> && (mode & convert_mode::kFlush) != 0) {
             value = canonical(flush(static_cast<float>(value)));
+        }
         if constexpr (!is_real<D>) {
             return real_to_integer<D, A>(value, rounding(mode));
         } else {
-            if ((mode & convert_mode::kIntegral) != 0) value = to_integral(value, rounding(mode));
-            if ((mode & convert_mode::kSaturate) != 0) value = saturate_unit(value);
-            if ((mode & convert_mode::kRelu) != 0) value = value > 0 || value != value ? value : 0.0;
-            if (value != value) return narrow_nan<D, A>(value);
+            if ((mode & convert_mode::kIntegral) != 0) {
+                value = to_integral(value, rounding(mode));
+            }
+            if ((mode & convert_mode::kSaturate) != 0) {
+                value = saturate_unit(value);
+            }
+            if ((mode & convert_mode::kRelu) != 0) {
+                value = value > 0 || value != value ? value : 0.0;
+            }
+            if (value != value) {
+                return narrow_nan<D, A>(value);
+            }
             D result = narrow<D>(value, (mode & convert_mode::kIntegral) != 0 ? Round::nearest : rounding(mode));
             if constexpr (std::is_same_v<D, float>) {
-                if ((mode & convert_mode::kFlush) != 0) result = flush(result);
+                if ((mode & convert_mode::kFlush) != 0) {
+                    result = flush(result);
+                }
             }
             return result;
         }
     } else if constexpr (is_real<D>) {
         auto result = integer_to_real<D, A>(static_cast<A>(raw), rounding(mode));
-        if ((mode & convert_mode::kSaturate) != 0) result = narrow<D>(saturate_unit(to_double(result)), Round::nearest);
+        if ((mode & convert_mode::kSaturate) != 0) {
+            result = narrow<D>(saturate_unit(to_double(result)), Round::nearest);
+        }
         return result;
     } else {
         const A value = static_cast<A>(raw);
-        if ((mode & convert_mode::kSaturate) == 0) return static_cast<Element<D>>(static_cast<D>(value));
+        if ((mode & convert_mode::kSaturate) == 0) {
+            return static_cast<Element<D>>(static_cast<D>(value));
+        }
         return static_cast<Element<D>>(static_cast<D>(
             std::clamp<s128>(s128{value}, s128{std::numeric_limits<D>::min()}, s128{std::numeric_limits<D>::max()})));
     }

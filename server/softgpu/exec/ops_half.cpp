@@ -95,8 +95,12 @@ void run_half_compare(Warp& w, const Inst& i) {
     u32 low = 0, high = 0;
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const auto l = static_cast<u32>(std::countr_zero(rest));
-        if (F{}(to_double(T{a[l * step]}), to_double(T{b[l * step]}))) low |= 1U << l;
-        if (Pair && F{}(to_double(T{a[l * step + 1]}), to_double(T{b[l * step + 1]}))) high |= 1U << l;
+        if (F{}(to_double(T{a[l * step]}), to_double(T{b[l * step]}))) {
+            low |= 1U << l;
+        }
+        if (Pair && F{}(to_double(T{a[l * step + 1]}), to_double(T{b[l * step + 1]}))) {
+            high |= 1U << l;
+        }
     }
     const u32 c = i.c == kNoSlot ? 0 : w.pred(i.c);
     const u32 p = combine(i.mode, low, c);

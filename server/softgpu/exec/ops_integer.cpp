@@ -19,18 +19,26 @@ using s128 = __int128;
 // Division as in hardware: it does not trap, and x/0 is all ones.
 template <class T>
 T divide(T a, T b) {
-    if (b == 0) return static_cast<T>(~T{0});
+    if (b == 0) {
+        return static_cast<T>(~T{0});
+    }
     if constexpr (std::is_signed_v<T>) {
-        if (b == -1) return static_cast<T>(0 - static_cast<std::make_unsigned_t<T>>(a));
+        if (b == -1) {
+            return static_cast<T>(0 - static_cast<std::make_unsigned_t<T>>(a));
+        }
     }
     return static_cast<T>(a / b);
 }
 
 template <class T>
 T remainder(T a, T b) {
-    if (b == 0) return a;
+    if (b == 0) {
+        return a;
+    }
     if constexpr (std::is_signed_v<T>) {
-        if (b == -1) return 0;
+        if (b == -1) {
+            return 0;
+        }
     }
     return static_cast<T>(a % b);
 }
@@ -43,10 +51,11 @@ T saturate(s64 value) {
 // The 48-bit product. Its high part is everything but the lowest 16 bits.
 template <class T>
 T product24(u32 a, u32 b) {
-    if constexpr (std::is_signed_v<T>)
+    if constexpr (std::is_signed_v<T>) {
         return T{static_cast<s32>(a << 8) >> 8} * T{static_cast<s32>(b << 8) >> 8};
-    else
+    } else {
         return T{a & 0xFFFFFF} * T{b & 0xFFFFFF};
+    }
 }
 
 template <class T>
@@ -157,7 +166,9 @@ void run_carry(Warp& w, const Inst& i) {
             second = __builtin_add_overflow(partial, in, &result);
         }
         d[lane] = result;
-        if constexpr (Out) w.carry = (w.carry & ~(1U << lane)) | ((first || second) != Subtract ? 1U << lane : 0);
+        if constexpr (Out) {
+            w.carry = (w.carry & ~(1U << lane)) | ((first || second) != Subtract ? 1U << lane : 0);
+        }
     }
 }
 
@@ -176,7 +187,9 @@ void run_mad_carry(Warp& w, const Inst& i) {
         const bool first = __builtin_add_overflow(part, c[lane], &partial);
         const bool second = __builtin_add_overflow(partial, In ? static_cast<U>(w.carry >> lane & 1) : U{0}, &result);
         d[lane] = result;
-        if constexpr (Out) w.carry = (w.carry & ~(1U << lane)) | (first || second ? 1U << lane : 0);
+        if constexpr (Out) {
+            w.carry = (w.carry & ~(1U << lane)) | (first || second ? 1U << lane : 0);
+        }
     }
 }
 

@@ -32,9 +32,12 @@ float from_f8(u8 bits, u32 exponent_bits) {
     const u32 fraction = bits & ((1U << fraction_bits) - 1);
     const bool top = exponent == (1U << exponent_bits) - 1;
     const float sign = (bits & 0x80) != 0 ? -1.0F : 1.0F;
-    if (exponent_bits == 5 && top)
+    if (exponent_bits == 5 && top) {
         return fraction == 0 ? sign * std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
-    if (exponent_bits == 4 && (bits & 0x7F) == 0x7F) return std::numeric_limits<float>::quiet_NaN();
+    }
+    if (exponent_bits == 4 && (bits & 0x7F) == 0x7F) {
+        return std::numeric_limits<float>::quiet_NaN();
+    }
     const auto scaled = static_cast<float>(exponent == 0 ? fraction : fraction | 1U << fraction_bits);
     return sign *
            std::ldexp(scaled, std::max<int>(static_cast<int>(exponent), 1) - bias - static_cast<int>(fraction_bits));
@@ -52,16 +55,24 @@ void decode(const u8* words, Element element, u32 count, T* to) {
     const auto* whole = reinterpret_cast<const u32*>(words);
     switch (element) {
         case Element::f16:
-            for (u32 n = 0; n < count; ++n) to[n] = static_cast<T>(half_to_float(halves[n]));
+            for (u32 n = 0; n < count; ++n) {
+                to[n] = static_cast<T>(half_to_float(halves[n]));
+            }
             break;
         case Element::bf16:
-            for (u32 n = 0; n < count; ++n) to[n] = static_cast<T>(std::bit_cast<float>(u32{halves[n]} << 16));
+            for (u32 n = 0; n < count; ++n) {
+                to[n] = static_cast<T>(std::bit_cast<float>(u32{halves[n]} << 16));
+            }
             break;
         case Element::tf32:  // the low bits are ignored
-            for (u32 n = 0; n < count; ++n) to[n] = static_cast<T>(std::bit_cast<float>(whole[n] & 0xFFFFE000U));
+            for (u32 n = 0; n < count; ++n) {
+                to[n] = static_cast<T>(std::bit_cast<float>(whole[n] & 0xFFFFE000U));
+            }
             break;
         case Element::f32:
-            for (u32 n = 0; n < count; ++n) to[n] = static_cast<T>(std::bit_cast<float>(whole[n]));
+            for (u32 n = 0; n < count; ++n) {
+                to[n] = static_cast<T>(std::bit_cast<float>(whole[n]));
+            }
             break;
         case Element::f64:
             for (u32 n = 0; n < count; ++n) {
@@ -71,24 +82,36 @@ void decode(const u8* words, Element element, u32 count, T* to) {
             }
             break;
         case Element::s8:
-            for (u32 n = 0; n < count; ++n) to[n] = static_cast<T>(static_cast<std::int8_t>(words[n]));
+            for (u32 n = 0; n < count; ++n) {
+                to[n] = static_cast<T>(static_cast<std::int8_t>(words[n]));
+            }
             break;
         case Element::u8:
-            for (u32 n = 0; n < count; ++n) to[n] = static_cast<T>(words[n]);
+            for (u32 n = 0; n < count; ++n) {
+                to[n] = static_cast<T>(words[n]);
+            }
             break;
         case Element::s4:
         case Element::u4:
-            for (u32 n = 0; n < count; ++n) to[n] = static_cast<T>(sub_byte(words, n, 4, element == Element::s4));
+            for (u32 n = 0; n < count; ++n) {
+                to[n] = static_cast<T>(sub_byte(words, n, 4, element == Element::s4));
+            }
             break;
         case Element::b1:
-            for (u32 n = 0; n < count; ++n) to[n] = static_cast<T>(sub_byte(words, n, 1, false));
+            for (u32 n = 0; n < count; ++n) {
+                to[n] = static_cast<T>(sub_byte(words, n, 1, false));
+            }
             break;
         case Element::s32:
-            for (u32 n = 0; n < count; ++n) to[n] = static_cast<T>(static_cast<s32>(whole[n]));
+            for (u32 n = 0; n < count; ++n) {
+                to[n] = static_cast<T>(static_cast<s32>(whole[n]));
+            }
             break;
         case Element::e4m3:
         case Element::e5m2:
-            for (u32 n = 0; n < count; ++n) to[n] = static_cast<T>(from_f8(words[n], element == Element::e4m3 ? 4 : 5));
+            for (u32 n = 0; n < count; ++n) {
+                to[n] = static_cast<T>(from_f8(words[n], element == Element::e4m3 ? 4 : 5));
+            }
             break;
         case Element::none: break;
     }
@@ -124,11 +147,17 @@ void read_fragment(const Warp& w, const std::vector<u32>& slots, Element element
     alignas(64) u8 words[kMaxElements * 8];
     const u32 bytes = slot_element_bytes(element) * kLaneCount;
     const u32 needed = (count * element_bits(element) / 8 + bytes - 1) / bytes;
-    for (u32 r = 0; r < needed; ++r) std::memcpy(words + std::size_t{r} * bytes, w.reg<u8>(slots[r]), bytes);
-    if (places.empty()) return decode(words, element, count, matrix);
+    for (u32 r = 0; r < needed; ++r) {
+        std::memcpy(words + std::size_t{r} * bytes, w.reg<u8>(slots[r]), bytes);
+    }
+    if (places.empty()) {
+        return decode(words, element, count, matrix);
+    }
     T values[kMaxElements];
     decode(words, element, count, values);
-    for (u32 n = 0; n < count; ++n) matrix[places[n]] = values[n];
+    for (u32 n = 0; n < count; ++n) {
+        matrix[places[n]] = values[n];
+    }
 }
 
 template <class T>
@@ -139,7 +168,9 @@ void write_fragment(const Warp& w, const MatrixForm& form, const T* matrix) {
         encode_all(matrix, form.d, count, words);
     } else {
         T values[kMaxElements];
-        for (u32 n = 0; n < count; ++n) values[n] = matrix[form.d_places[n]];
+        for (u32 n = 0; n < count; ++n) {
+            values[n] = matrix[form.d_places[n]];
+        }
         encode_all(values, form.d, count, words);
     }
     const u32 bytes = slot_element_bytes(form.d) * kLaneCount;
@@ -151,22 +182,29 @@ void write_fragment(const Warp& w, const MatrixForm& form, const T* matrix) {
 
 template <class T>
 T multiply_add(T a, T b, T c) {
-    if constexpr (std::is_same_v<T, s64>)
+    if constexpr (std::is_same_v<T, s64>) {
         return c + a * b;
-    else
+    } else {
         return fused(a, b, c);
+    }
 }
 
 template <class T, u32 N>
 void multiply_rows(const T* a, const T* b, T* c, u32 m, u32 k) {
     for (u32 row = 0; row < m; ++row) {
         T sum[N];
-        for (u32 n = 0; n < N; ++n) sum[n] = c[row * N + n];
+        for (u32 n = 0; n < N; ++n) {
+            sum[n] = c[row * N + n];
+        }
         for (u32 step = 0; step < k; ++step) {
             const T factor = a[row * k + step];
-            for (u32 n = 0; n < N; ++n) sum[n] = multiply_add(factor, b[step * N + n], sum[n]);
+            for (u32 n = 0; n < N; ++n) {
+                sum[n] = multiply_add(factor, b[step * N + n], sum[n]);
+            }
         }
-        for (u32 n = 0; n < N; ++n) c[row * N + n] = sum[n];
+        for (u32 n = 0; n < N; ++n) {
+            c[row * N + n] = sum[n];
+        }
     }
 }
 
@@ -181,11 +219,14 @@ void run_multiply(Warp& w, const Inst& i) {
         // x ^ y = x(1-y) + (1-x)y = x + y - 2xy: with -2x for x, only both sums need to be added.
         for (u32 row = 0; row < form.m; ++row) {
             for (u32 column = 0; column < form.n; ++column) {
-                for (u32 step = 0; step < form.k; ++step)
+                for (u32 step = 0; step < form.k; ++step) {
                     c[row * form.n + column] += a[row * form.k + step] + b[step * form.n + column];
+                }
             }
         }
-        for (u32 n = 0; n < form.m * form.k; ++n) a[n] *= -2;
+        for (u32 n = 0; n < form.m * form.k; ++n) {
+            a[n] *= -2;
+        }
     }
     switch (form.n) {
         case 8: multiply_rows<T, 8>(a, b, c, form.m, form.k); break;
@@ -227,7 +268,9 @@ u32 bits_at(u64 pointer, u64 index, u32 bits) {
 void run_load(Warp& w, const Inst& i) {
     const MatrixForm& form = form_of(w, i);
     u64 pointer = 0, stride = 0;
-    if (!find_matrix(w, i, form, pointer, stride, Access::read)) return;
+    if (!find_matrix(w, i, form, pointer, stride, Access::read)) {
+        return;
+    }
     const u32 bits = element_bits(form.d), bytes = bits / 8;
     alignas(64) u8 words[kMaxElements * 8] = {};
     for (u32 row = 0; row < form.rows; ++row) {
@@ -239,27 +282,32 @@ void run_load(Warp& w, const Inst& i) {
         for (u32 column = 0; column < form.columns; ++column) {
             const u64 at = form.by_column ? column * stride + row : row * stride + column;
             const u32 place = row * form.columns + column;
-            if (bits >= 8)
+            if (bits >= 8) {
                 std::memcpy(words + std::size_t{place} * bytes, reinterpret_cast<const u8*>(pointer + at * bytes),
                             bytes);
-            else
+            } else {
                 words[place * bits / 8] |= static_cast<u8>(bits_at(pointer, at, bits) << place * bits % 8);
+            }
         }
     }
     const u32 width = slot_element_bytes(form.d) * kLaneCount;
     const u32 total = form.rows * form.columns * bits / 8;
-    for (u32 r = 0; r < form.d_slots.size(); ++r)
+    for (u32 r = 0; r < form.d_slots.size(); ++r) {
         std::memcpy(w.reg<u8>(form.d_slots[r]), words + std::size_t{r} * width % total, width);
+    }
 }
 
 void run_store(Warp& w, const Inst& i) {
     const MatrixForm& form = form_of(w, i);
     u64 pointer = 0, stride = 0;
-    if (!find_matrix(w, i, form, pointer, stride, Access::write)) return;
+    if (!find_matrix(w, i, form, pointer, stride, Access::write)) {
+        return;
+    }
     const u32 bytes = element_bits(form.d) / 8, width = slot_element_bytes(form.d) * kLaneCount;
     alignas(64) u8 words[kMaxElements * 8];
-    for (u32 r = 0; r < form.d_slots.size(); ++r)
+    for (u32 r = 0; r < form.d_slots.size(); ++r) {
         std::memcpy(words + std::size_t{r} * width, w.reg<u8>(form.d_slots[r]), width);
+    }
     for (u32 row = 0; row < form.rows; ++row) {
         for (u32 column = 0; column < form.columns; ++column) {
             const u64 at = form.by_column ? column * stride + row : row * stride + column;
@@ -292,19 +340,24 @@ template <bool Store>
 void run_rows(Warp& w, const Inst& i) {
     const MatrixForm& form = form_of(w, i);
     LanePointers rows = {};
-    if (!find_rows(w, i, form, rows)) return;
+    if (!find_rows(w, i, form, rows)) {
+        return;
+    }
     for (u32 matrix = 0; matrix < form.d_slots.size(); ++matrix) {
         u16* halves = w.reg<u16>(form.d_slots[matrix]);
         u16 values[2 * kLaneCount];
         for (u32 n = 0; n < 2 * kLaneCount; ++n) {
             const HalfPlace place = half_place(n / 2, n % 2, form.transposed);
             auto* at = reinterpret_cast<u16*>(rows[matrix * 8 + place.row]) + place.column;
-            if (Store)
+            if (Store) {
                 *at = halves[n];
-            else
+            } else {
                 values[n] = *at;
+            }
         }
-        if (!Store) std::memcpy(halves, values, sizeof values);
+        if (!Store) {
+            std::memcpy(halves, values, sizeof values);
+        }
     }
 }
 

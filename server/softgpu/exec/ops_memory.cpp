@@ -21,10 +21,14 @@ template <class M, class R>
 void run_load(Warp& w, const Inst& i) {
     LanePointers pointers;
     const std::uint32_t count = i.extra == 0 ? 1 : i.extra;
-    if (!resolve(w, i, sizeof(M) * count, pointers, Access::read)) return;
+    if (!resolve(w, i, sizeof(M) * count, pointers, Access::read)) {
+        return;
+    }
     const std::uint32_t* slots = i.extra == 0 ? &i.d : w.current.frame->function->aux.data() + i.d;
     for (std::uint32_t element = 0; element < count; ++element) {
-        if (slots[element] == kNoSlot) continue;
+        if (slots[element] == kNoSlot) {
+            continue;
+        }
         R* d = w.reg<R>(slots[element]);
         const std::uint64_t offset = element * sizeof(M);
         each_lane(w.exec, [&](std::uint32_t l) { d[l] = static_cast<R>(read<M>(pointers[l] + offset)); });
@@ -35,7 +39,9 @@ template <class M, class R>
 void run_store(Warp& w, const Inst& i) {
     LanePointers pointers;
     const std::uint32_t count = i.extra == 0 ? 1 : i.extra;
-    if (!resolve(w, i, sizeof(M) * count, pointers, Access::write)) return;
+    if (!resolve(w, i, sizeof(M) * count, pointers, Access::write)) {
+        return;
+    }
     const std::uint32_t* slots = i.extra == 0 ? &i.b : w.current.frame->function->aux.data() + i.b;
     for (std::uint32_t element = 0; element < count; ++element) {
         const R* b = w.reg<R>(slots[element]);

@@ -37,22 +37,28 @@ void register_pairs(OpTable& t) {
     pairs<u16>(t, "max.u16x2", [](u16 a, u16 b) { return std::max(a, b); });
     pairs<s16>(t, "min.s16x2", [](s16 a, s16 b) { return std::min(a, b); });
     pairs<s16>(t, "max.s16x2", [](s16 a, s16 b) { return std::max(a, b); });
-    for (const auto name : {"min.relu.s16x2", "min.s16x2.relu"})
+    for (const auto name : {"min.relu.s16x2", "min.s16x2.relu"}) {
         pairs<s16>(t, name, [](s16 a, s16 b) { return std::max<s16>(std::min(a, b), 0); });
-    for (const auto name : {"max.relu.s16x2", "max.s16x2.relu"})
+    }
+    for (const auto name : {"max.relu.s16x2", "max.s16x2.relu"}) {
         pairs<s16>(t, name, [](s16 a, s16 b) { return std::max<s16>(std::max(a, b), 0); });
+    }
 }
 
 // --- video
 
 s64 part_of(u32 value, u32 bits, u32 at, bool sign) {
     const u32 part = bits == 32 ? value : value >> at & ((1U << bits) - 1);
-    if (!sign) return part;
+    if (!sign) {
+        return part;
+    }
     return bits == 32 ? s64{static_cast<s32>(part)} : s64{static_cast<s32>(part << (32 - bits)) >> (32 - bits)};
 }
 
 s64 selected(u32 value, u8 select, bool sign) {
-    if (select == 0) return part_of(value, 32, 0, sign);
+    if (select == 0) {
+        return part_of(value, 32, 0, sign);
+    }
     return select <= 4 ? part_of(value, 8, 8U * (select - 1U), sign) : part_of(value, 16, 16U * (select - 5U), sign);
 }
 
@@ -97,7 +103,9 @@ s64 saturated(s64 value, u32 bits, bool sign) {
 }
 
 u32 merged(u32 c, u32 value, u8 merge) {
-    if (merge == 0) return value;
+    if (merge == 0) {
+        return value;
+    }
     const u32 bits = merge <= 4 ? 8 : 16, at = merge <= 4 ? 8U * (merge - 1U) : 16U * (merge - 5U);
     const u32 mask = ((1U << bits) - 1) << at;
     return (c & ~mask) | (value << at & mask);
@@ -114,7 +122,9 @@ u32 scalar_video(const VideoForm& form, u32 a, u32 b, u32 c) {
     }
     // GPUs do not saturate a sum of unsigned operands.
     const bool wraps = form.operation == 0 && !form.is_signed[0] && !form.is_signed[1] && !form.is_signed[2];
-    if (form.saturate && !wraps) value = saturated(value, 32, form.is_signed[0]);
+    if (form.saturate && !wraps) {
+        value = saturated(value, 32, form.is_signed[0]);
+    }
     const u32 result = static_cast<u32>(value);
     switch (form.secondary) {
         case 1: return result + c;
@@ -134,7 +144,9 @@ u32 packed_video(const VideoForm& form, u32 a, u32 b, u32 c) {
     s64 sum = 0;
     for (u32 at = 0; at < 32; at += bits) {
         s64 value = primary(form, part_of(a, bits, at, form.is_signed[1]), part_of(b, bits, at, form.is_signed[2]));
-        if (form.saturate) value = saturated(value, bits, form.is_signed[0]);
+        if (form.saturate) {
+            value = saturated(value, bits, form.is_signed[0]);
+        }
         sum += value;
         result |= (static_cast<u32>(value) & ((1U << bits) - 1)) << at;
     }
@@ -169,15 +181,19 @@ void run_tf32(Warp& w, const Inst& i) {
             d[l] = cut ? bits & ~0x1FFFU : 0x7FFFFFFF;
             continue;
         }
-        if ((mode & convert_mode::kRelu) != 0 && bits >> 31 != 0) bits = 0;
+        if ((mode & convert_mode::kRelu) != 0 && bits >> 31 != 0) {
+            bits = 0;
+        }
         const bool finite = (bits & 0x7F800000) != 0x7F800000;
-        if (finite && (mode & convert_mode::kAway) != 0)
+        if (finite && (mode & convert_mode::kAway) != 0) {
             bits += 0x1000;
-        else if (finite && (mode & convert_mode::kRoundMask) == convert_mode::kNearest)
+        } else if (finite && (mode & convert_mode::kRoundMask) == convert_mode::kNearest) {
             bits += 0xFFF + (bits >> 13 & 1);
+        }
         bits &= ~0x1FFFU;
-        if ((mode & convert_mode::kFinite) != 0 && (bits & 0x7F800000) == 0x7F800000)
+        if ((mode & convert_mode::kFinite) != 0 && (bits & 0x7F800000) == 0x7F800000) {
             bits = (bits & 0x80000000) | 0x7F7FE000;
+        }
         d[l] = bits;
     }
 }
@@ -190,13 +206,21 @@ constexpr Format8 kE4m3{3, -6, 0x7E}, kE5m2{2, -14, 0x7B};
 
 // Rounded to nearest. A value that is too large becomes the largest finite number.
 u8 to_f8(float value, const Format8& format) {
-    if (value != value) return 0x7F;
+    if (value != value) {
+        return 0x7F;
+    }
     const u8 sign = std::signbit(value) ? 0x80 : 0;
     const double magnitude = std::fabs(static_cast<double>(value));
-    if (magnitude == 0) return sign;
-    if (std::isinf(magnitude)) return sign | format.largest;
+    if (magnitude == 0) {
+        return sign;
+    }
+    if (std::isinf(magnitude)) {
+        return sign | format.largest;
+    }
     const int exponent = std::max(std::ilogb(magnitude), format.lowest);
-    if (exponent > 16) return sign | format.largest;  // out of range of both formats
+    if (exponent > 16) {
+        return sign | format.largest;  // out of range of both formats
+    }
     const auto units = static_cast<u32>(std::nearbyint(std::ldexp(magnitude, format.fraction_bits - exponent)));
     const u32 bits = units < 1U << format.fraction_bits
                          ? units
@@ -296,8 +320,9 @@ void run_stack_take(Warp& w, const Inst& i) {
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 l = static_cast<u32>(std::countr_zero(rest));
         const u64 top = w.stack_top[l];
-        if (size[l] > top || ((top - size[l]) & ~(i.imm - 1)) < floor)
+        if (size[l] > top || ((top - size[l]) & ~(i.imm - 1)) < floor) {
             return w.raise(FaultKind::stack_overflow, i, size[l], "alloca beyond the thread's stack");
+        }
         w.stack_top[l] = static_cast<u32>((top - size[l]) & ~(i.imm - 1));
         d[l] = w.stack_top[l];
     }

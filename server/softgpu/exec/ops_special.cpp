@@ -81,7 +81,9 @@ void run_in_space(Warp& w, const Inst& i) {
         const bool local = a[l] - window.local_base < Windows::kSizeBytes;
         const bool param = a[l] - params < param_bytes;
         const bool answers[] = {!shared && !local && !param, shared, local, param};
-        if (answers[i.imm & 3]) result |= 1U << l;
+        if (answers[i.imm & 3]) {
+            result |= 1U << l;
+        }
     }
     set_pred(w, i.d, result);
 }
@@ -182,11 +184,15 @@ void register_special(OpTable& t) {
         "sreg.%envreg26", "sreg.%envreg27", "sreg.%envreg28", "sreg.%envreg29", "sreg.%envreg30", "sreg.%envreg31",
         "sreg.%pm0",      "sreg.%pm1",      "sreg.%pm2",      "sreg.%pm3",      "sreg.%pm4",      "sreg.%pm5",
         "sreg.%pm6",      "sreg.%pm7"};
-    for (const auto name : unused) special<u32>(t, name, [](const Warp&, u32) { return 0; });
+    for (const auto name : unused) {
+        special<u32>(t, name, [](const Warp&, u32) { return 0; });
+    }
     static constexpr std::string_view unused_wide[] = {"sreg.%pm0_64", "sreg.%pm1_64", "sreg.%pm2_64",
                                                        "sreg.%pm3_64", "sreg.%pm4_64", "sreg.%pm5_64",
                                                        "sreg.%pm6_64", "sreg.%pm7_64", "sreg.%current_graph_exec"};
-    for (const auto name : unused_wide) clock_register<u64>(t, name, [] { return u64{0}; });
+    for (const auto name : unused_wide) {
+        clock_register<u64>(t, name, [] { return u64{0}; });
+    }
     clock_register<u32>(t, "sreg.%clock", [] { return cycles(); });
     clock_register<u32>(t, "sreg.%clock_hi", [] { return cycles() >> 32; });
     clock_register<u64>(t, "sreg.%clock64", [] { return cycles(); });

@@ -68,17 +68,25 @@ using Bits4 = std::array<u32, 4>;
 // Maps an index outside of [0, extent) by the address mode. Returns false for the border.
 bool place(s64& index, u32 extent, AddressMode mode) {
     const s64 n = extent;
-    if (index >= 0 && index < n) return true;
+    if (index >= 0 && index < n) {
+        return true;
+    }
     switch (mode) {
         case AddressMode::clamp: index = index < 0 ? 0 : n - 1; return true;
         case AddressMode::wrap:
             index %= n;
-            if (index < 0) index += n;
+            if (index < 0) {
+                index += n;
+            }
             return true;
         case AddressMode::mirror:
             index %= 2 * n;
-            if (index < 0) index += 2 * n;
-            if (index >= n) index = 2 * n - 1 - index;
+            if (index < 0) {
+                index += 2 * n;
+            }
+            if (index >= n) {
+                index = 2 * n - 1 - index;
+            }
             return true;
         case AddressMode::border: return false;
     }
@@ -98,7 +106,9 @@ struct Fetch {
         const u32 extents[3] = {grid.width, grid.height, grid.depth};
         for (u32 k = 0; k < dimensions; ++k) {
             at[k] = index[k];
-            if (!place(at[k], extents[k], t.modes[k])) return nullptr;
+            if (!place(at[k], extents[k], t.modes[k])) {
+                return nullptr;
+            }
         }
         return reinterpret_cast<const u8*>(grid.address + static_cast<u64>(at[0]) * t.texel_bytes +
                                            static_cast<u64>(at[1]) * grid.row_bytes +
@@ -106,31 +116,45 @@ struct Fetch {
     }
     Real4 real(s64 x, s64 y, s64 z) const {
         const u8* p = texel(x, y, z);
-        if (p == nullptr) return {t.border[0], t.border[1], t.border[2], t.border[3]};
+        if (p == nullptr) {
+            return {t.border[0], t.border[1], t.border[2], t.border[3]};
+        }
         Real4 result{0, 0, 0, 1};
         const u32 step = t.texel_bytes / t.channels;
-        for (u32 c = 0; c < t.channels; ++c) result[c] = read_real(t, p + c * step, c);
+        for (u32 c = 0; c < t.channels; ++c) {
+            result[c] = read_real(t, p + c * step, c);
+        }
         return result;
     }
     Bits4 bits(s64 x, s64 y, s64 z) const {
         Bits4 result{0, 0, 0, reads_real(t) ? 0x3F800000U : 1U};
         const u8* p = texel(x, y, z);
         if (p == nullptr) {
-            for (u32 c = 0; c < 4; ++c) result[c] = std::bit_cast<u32>(t.border[c]);
+            for (u32 c = 0; c < 4; ++c) {
+                result[c] = std::bit_cast<u32>(t.border[c]);
+            }
             return result;
         }
         const u32 step = t.texel_bytes / t.channels;
-        for (u32 c = 0; c < t.channels; ++c) result[c] = read_bits(t, p + c * step);
+        for (u32 c = 0; c < t.channels; ++c) {
+            result[c] = read_bits(t, p + c * step);
+        }
         return result;
     }
 };
 
 // Converts the program's coordinate to texels, before rounding.
 float scaled(const Texture& t, float x, u32 extent, AddressMode mode) {
-    if (x != x) return 0;
+    if (x != x) {
+        return 0;
+    }
     if (t.normalized_coordinates) {
-        if (mode == AddressMode::wrap) x -= std::floor(x);
-        if (mode == AddressMode::mirror) x -= 2 * std::floor(x / 2);
+        if (mode == AddressMode::wrap) {
+            x -= std::floor(x);
+        }
+        if (mode == AddressMode::mirror) {
+            x -= 2 * std::floor(x / 2);
+        }
         x *= static_cast<float>(extent);
     }
     return std::clamp(x, -kCoordinateLimit, kCoordinateLimit);
@@ -149,7 +173,9 @@ Neighbours neighbours(float x) {
 
 Real4 filter(const Fetch& fetch, const float* x) {
     Neighbours around[3] = {};
-    for (u32 k = 0; k < fetch.dimensions; ++k) around[k] = neighbours(x[k]);
+    for (u32 k = 0; k < fetch.dimensions; ++k) {
+        around[k] = neighbours(x[k]);
+    }
     Real4 sum{0, 0, 0, 0};
     for (u32 corner = 0; corner < 1U << fetch.dimensions; ++corner) {
         float weight = 1;
@@ -159,9 +185,13 @@ Real4 filter(const Fetch& fetch, const float* x) {
             at[k] = around[k].low + (upper ? 1 : 0);
             weight *= upper ? around[k].weight : 1 - around[k].weight;
         }
-        if (weight == 0) continue;
+        if (weight == 0) {
+            continue;
+        }
         const Real4 texel = fetch.real(at[0], at[1], at[2]);
-        for (u32 c = 0; c < 4; ++c) sum[c] += weight * texel[c];
+        for (u32 c = 0; c < 4; ++c) {
+            sum[c] += weight * texel[c];
+        }
     }
     return sum;
 }
@@ -183,7 +213,9 @@ u32 face_of(const float* direction, float* at) {
     } else {
         face = z >= 0 ? 4 : 5, major = az, s = z >= 0 ? x : -x, t = -y;
     }
-    if (major == 0) major = 1;
+    if (major == 0) {
+        major = 1;
+    }
     at[0] = (s / major + 1) / 2;
     at[1] = (t / major + 1) / 2;
     at[2] = 0;
@@ -196,9 +228,13 @@ class Sampler {
 
     Bits4 sample(const Texture& t) const {
         const s64 layer = layer_of(t);
-        if (access_.integer_coordinates) return fetch_integer(t, layer);
+        if (access_.integer_coordinates) {
+            return fetch_integer(t, layer);
+        }
         float x[3] = {0, 0, 0};
-        for (u32 k = 0; k < access_.dimensions; ++k) x[k] = w_.reg<float>(access_.coordinates[k])[lane_];
+        for (u32 k = 0; k < access_.dimensions; ++k) {
+            x[k] = w_.reg<float>(access_.coordinates[k])[lane_];
+        }
         s64 slice = layer;
         u32 dimensions = access_.dimensions;
         if (access_.cube) {
@@ -210,9 +246,12 @@ class Sampler {
         const float level = level_of(t);
         const u32 lower = static_cast<u32>(level);
         const float between = level - static_cast<float>(lower);
-        if (!reads_real(t)) return at_level(t, static_cast<u32>(level + 0.5F), slice, dimensions, x);
-        if (!t.linear_levels || between == 0)
+        if (!reads_real(t)) {
+            return at_level(t, static_cast<u32>(level + 0.5F), slice, dimensions, x);
+        }
+        if (!t.linear_levels || between == 0) {
             return at_level(t, static_cast<u32>(level + (t.linear_levels ? 0 : 0.5F)), slice, dimensions, x);
+        }
         const Bits4 a = at_level(t, lower, slice, dimensions, x);
         const Bits4 b = at_level(t, lower + 1, slice, dimensions, x);
         Bits4 result{};
@@ -244,26 +283,33 @@ class Sampler {
   private:
     // An offset in texels, which has four bits in the instruction.
     float offset(u32 k) const {
-        if (access_.offsets[k] == kNoSlot) return 0;
+        if (access_.offsets[k] == kNoSlot) {
+            return 0;
+        }
         return static_cast<float>(std::clamp(w_.reg<s32>(access_.offsets[k])[lane_], -8, 7));
     }
 
     s64 layer_of(const Texture& t) const {
-        if (access_.layer == kNoSlot || t.layers == 0) return 0;
+        if (access_.layer == kNoSlot || t.layers == 0) {
+            return 0;
+        }
         return std::min<s64>(w_.reg<u32>(access_.layer)[lane_], t.layers - 1);
     }
 
     Bits4 fetch_integer(const Texture& t, s64 layer) const {
         s64 at[3] = {0, 0, 0};
-        for (u32 k = 0; k < access_.dimensions; ++k)
+        for (u32 k = 0; k < access_.dimensions; ++k) {
             at[k] = w_.reg<s32>(access_.coordinates[k])[lane_] + static_cast<s64>(offset(k));
+        }
         u32 level = 0;
         if (access_.level != kNoSlot) {
             const s32 asked = w_.reg<s32>(access_.level)[lane_];
             level = static_cast<u32>(std::clamp<s64>(asked, 0, static_cast<s64>(t.levels.size()) - 1));
         }
         const Fetch fetch{t, t.levels[level], access_.dimensions, layer};
-        if (t.buffer && (at[0] < 0 || at[0] >= fetch.grid.width)) return {0, 0, 0, 0};
+        if (t.buffer && (at[0] < 0 || at[0] >= fetch.grid.width)) {
+            return {0, 0, 0, 0};
+        }
         return reads_real(t) ? to_bits(fetch.real(at[0], at[1], at[2])) : fetch.bits(at[0], at[1], at[2]);
     }
 
@@ -275,7 +321,9 @@ class Sampler {
         } else if (access_.along_x[0] != kNoSlot) {
             level = std::log2(std::max(footprint(t, access_.along_x), footprint(t, access_.along_y))) + t.level_bias;
         }
-        if (t.levels.size() > 1) level = std::clamp(level, t.lowest_level, std::max(t.lowest_level, t.highest_level));
+        if (t.levels.size() > 1) {
+            level = std::clamp(level, t.lowest_level, std::max(t.lowest_level, t.highest_level));
+        }
         return level >= 0 ? std::min(level, highest) : 0;
     }
     // Number of texels that a step on the screen covers.
@@ -284,9 +332,13 @@ class Sampler {
                                   static_cast<float>(t.levels[0].depth)};
         float sum = 0;
         for (u32 k = 0; k < access_.dimensions; ++k) {
-            if (slots[k] == kNoSlot) continue;
+            if (slots[k] == kNoSlot) {
+                continue;
+            }
             float step = w_.reg<float>(slots[k])[lane_];
-            if (t.normalized_coordinates) step *= extents[k];
+            if (t.normalized_coordinates) {
+                step *= extents[k];
+            }
             sum += step * step;
         }
         return std::sqrt(sum);
@@ -297,10 +349,16 @@ class Sampler {
         const Fetch fetch{t, grid, dimensions, slice};
         const u32 extents[3] = {grid.width, grid.height, grid.depth};
         float x[3] = {0, 0, 0};
-        for (u32 k = 0; k < dimensions; ++k) x[k] = scaled(t, from[k], extents[k], t.modes[k]) + offset(k);
-        if (t.linear && reads_real(t)) return to_bits(filter(fetch, x));
+        for (u32 k = 0; k < dimensions; ++k) {
+            x[k] = scaled(t, from[k], extents[k], t.modes[k]) + offset(k);
+        }
+        if (t.linear && reads_real(t)) {
+            return to_bits(filter(fetch, x));
+        }
         s64 at[3] = {0, 0, 0};
-        for (u32 k = 0; k < dimensions; ++k) at[k] = static_cast<s64>(std::floor(x[k]));
+        for (u32 k = 0; k < dimensions; ++k) {
+            at[k] = static_cast<s64>(std::floor(x[k]));
+        }
         return reads_real(t) ? to_bits(fetch.real(at[0], at[1], at[2])) : fetch.bits(at[0], at[1], at[2]);
     }
 
@@ -332,12 +390,16 @@ void run_texture(Warp& w, const Inst& i) {
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         const Texture* t = object_of(w, i, handles[lane], false);
-        if (t == nullptr) return;
+        if (t == nullptr) {
+            return;
+        }
         const Sampler sampler(w, access, lane);
         values[lane] = Gather ? sampler.gather(*t) : sampler.sample(*t);
     }
     for (u32 c = 0; c < 4; ++c) {
-        if (access.results[c] == kNoSlot) continue;
+        if (access.results[c] == kNoSlot) {
+            continue;
+        }
         u32* d = w.reg<u32>(access.results[c]);
         each_lane(w.exec, [&](u32 l) { d[l] = values[l][c]; });
     }
@@ -349,13 +411,21 @@ bool surface_address(Warp& w, const Inst& i, const Texture& t, const TextureAcce
     const TexelGrid& grid = t.levels[0];
     const u32 limits[3] = {grid.width * t.texel_bytes, grid.height, grid.depth};
     s64 at[3] = {0, 0, 0};
-    for (u32 k = 0; k < access.dimensions; ++k) at[k] = w.reg<s32>(access.coordinates[k])[lane];
-    if (access.layer != kNoSlot) at[2] = w.reg<u32>(access.layer)[lane];
+    for (u32 k = 0; k < access.dimensions; ++k) {
+        at[k] = w.reg<s32>(access.coordinates[k])[lane];
+    }
+    if (access.layer != kNoSlot) {
+        at[2] = w.reg<u32>(access.layer)[lane];
+    }
     address = 0;
     for (u32 k = 0; k < 3; ++k) {
         const s64 last = static_cast<s64>(limits[k]) - (k == 0 ? bytes : 1);
-        if (at[k] >= 0 && at[k] <= last) continue;
-        if (access.outside == TextureAccess::Outside::zero) return true;
+        if (at[k] >= 0 && at[k] <= last) {
+            continue;
+        }
+        if (access.outside == TextureAccess::Outside::zero) {
+            return true;
+        }
         if (access.outside == TextureAccess::Outside::trap || last < 0) {
             w.raise(FaultKind::illegal_address, i, static_cast<u64>(at[k]), "beyond the surface");
             return false;
@@ -394,16 +464,24 @@ void run_surface(Warp& w, const Inst& i) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         const Texture* t = object_of(w, i, handles[lane], true);
         u64 address = 0;
-        if (t == nullptr || !surface_address(w, i, *t, access, lane, element * access.elements, address)) return;
+        if (t == nullptr || !surface_address(w, i, *t, access, lane, element * access.elements, address)) {
+            return;
+        }
         for (u32 k = 0; k < access.elements; ++k) {
-            if (access.results[k] == kNoSlot) continue;
+            if (access.results[k] == kNoSlot) {
+                continue;
+            }
             auto* at = reinterpret_cast<u8*>(address + u64{k} * element);
             auto* value = w.reg<u8>(access.results[k]) + std::size_t{lane} * width;
             if (Store) {
-                if (address != 0) std::memcpy(at, value, element);
+                if (address != 0) {
+                    std::memcpy(at, value, element);
+                }
             } else {
                 std::memset(value, 0, width);
-                if (address != 0) std::memcpy(value, at, element);
+                if (address != 0) {
+                    std::memcpy(value, at, element);
+                }
             }
         }
     }
@@ -416,7 +494,9 @@ void run_query(Warp& w, const Inst& i) {
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         const Texture* t = object_of(w, i, handles[lane], i.imm != 0);
-        if (t == nullptr) return;
+        if (t == nullptr) {
+            return;
+        }
         const u32 level =
             i.b == kNoSlot ? 0 : std::min<u32>(w.reg<u32>(i.b)[lane], static_cast<u32>(t->levels.size()) - 1);
         const TexelGrid& grid = t->levels[level];

@@ -46,7 +46,9 @@ void run_shuffle(Warp& w, const Inst& i) {
                 inside = source <= last;
                 break;
         }
-        if (inside) in_range |= 1U << lane;
+        if (inside) {
+            in_range |= 1U << lane;
+        }
         result[lane] = values[inside ? source : lane];
     }
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
@@ -57,7 +59,9 @@ void run_shuffle(Warp& w, const Inst& i) {
 }
 
 void splat(Warp& w, u32 slot, u32 value) {
-    if (slot == kNoSlot) return;
+    if (slot == kNoSlot) {
+        return;
+    }
     u32* d = w.reg<u32>(slot);
     each_lane(w.exec, [=](u32 l) { d[l] = value; });
 }
@@ -90,9 +94,13 @@ void run_match_any(Warp& w, const Inst& i) {
         u32 same = 0;
         for (u32 others = rest; others != 0; others &= others - 1) {
             const u32 lane = static_cast<u32>(std::countr_zero(others));
-            if (values[lane] == value) same |= 1U << lane;
+            if (values[lane] == value) {
+                same |= 1U << lane;
+            }
         }
-        for (u32 members = same; members != 0; members &= members - 1) d[std::countr_zero(members)] = same;
+        for (u32 members = same; members != 0; members &= members - 1) {
+            d[std::countr_zero(members)] = same;
+        }
         rest &= ~same;
     }
 }
@@ -102,7 +110,9 @@ void run_match_all(Warp& w, const Inst& i) {
     const T* a = w.reg<T>(i.a);
     bool same = true;
     const T first = a[std::countr_zero(w.exec)];
-    for (u32 rest = w.exec; rest != 0; rest &= rest - 1) same &= a[std::countr_zero(rest)] == first;
+    for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
+        same &= a[std::countr_zero(rest)] == first;
+    }
     splat(w, i.d, same ? w.exec : 0);
     set_pred(w, i.extra, same ? kAllLanes : 0);
 }
@@ -112,7 +122,9 @@ void run_reduce(Warp& w, const Inst& i) {
     const T* a = w.reg<T>(i.a);
     u32 rest = w.exec;
     T total = a[std::countr_zero(rest)];
-    for (rest &= rest - 1; rest != 0; rest &= rest - 1) total = F{}(total, a[std::countr_zero(rest)]);
+    for (rest &= rest - 1; rest != 0; rest &= rest - 1) {
+        total = F{}(total, a[std::countr_zero(rest)]);
+    }
     splat(w, i.d, static_cast<u32>(total));
 }
 

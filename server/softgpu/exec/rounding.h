@@ -63,15 +63,21 @@ template <class T>
 
 template <class T, bool Ftz>
 [[gnu::always_inline]] inline T input(T value) noexcept {
-    if constexpr (Ftz) return flush(value);
+    if constexpr (Ftz) {
+        return flush(value);
+    }
     return value;
 }
 
 template <class T, bool Ftz, bool Sat>
 [[gnu::always_inline]] inline T output(T value) noexcept {
     value = canonical(value);
-    if constexpr (Ftz) value = flush(value);
-    if constexpr (Sat) value = saturate_unit(value);
+    if constexpr (Ftz) {
+        value = flush(value);
+    }
+    if constexpr (Sat) {
+        value = saturate_unit(value);
+    }
     return value;
 }
 

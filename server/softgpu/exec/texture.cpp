@@ -20,10 +20,14 @@ std::uint64_t TextureTable::add(Texture texture) {
 void TextureTable::remove(std::uint64_t handle) {
     const Lock lock(mutex_);
     const auto found = textures_.find(handle);
-    if (found == textures_.end()) return;
+    if (found == textures_.end()) {
+        return;
+    }
     found->second.removed_at = generation_.fetch_add(1, std::memory_order_release) + 1;
     removed_.push_back(handle);
-    if (removed_.size() <= kRemovedKept) return;
+    if (removed_.size() <= kRemovedKept) {
+        return;
+    }
     textures_.erase(removed_.front());
     removed_.pop_front();
 }
@@ -43,9 +47,13 @@ const Texture* TextureCache::find(std::uint64_t handle, std::uint32_t generation
         return entry.texture.get();
     }
     entry = {handle, table, space, TextureTable::instance().find(handle, generation)};
-    if (entry.texture == nullptr) return nullptr;
+    if (entry.texture == nullptr) {
+        return nullptr;
+    }
     for (const TexelGrid& grid : entry.texture->levels) {
-        if (AddressSpace::instance().covers(grid.address, grid.size_bytes)) continue;
+        if (AddressSpace::instance().covers(grid.address, grid.size_bytes)) {
+            continue;
+        }
         entry.texture = nullptr;
         break;
     }

@@ -31,7 +31,9 @@ struct VideoForm {
         form.operation = field(0), form.lanes = field(4), form.select[0] = field(8), form.select[1] = field(12);
         form.merge = field(16), form.secondary = field(20), form.comparison = field(24), form.shift = field(28);
         form.saturate = (bits >> 36 & 1) != 0, form.wraps = (bits >> 37 & 1) != 0;
-        for (int k = 0; k < 3; ++k) form.is_signed[k] = (bits >> (38 + k) & 1) != 0;
+        for (int k = 0; k < 3; ++k) {
+            form.is_signed[k] = (bits >> (38 + k) & 1) != 0;
+        }
         return form;
     }
 };

@@ -120,7 +120,9 @@ struct Warp {
         return *reinterpret_cast<std::uint32_t*>(regs + slot);
     }
     void raise(FaultKind kind, const Inst& at, std::uint64_t address = 0, const char* detail = "") noexcept {
-        if (fault.kind == FaultKind::none) fault = {kind, address, at.line, detail};
+        if (fault.kind == FaultKind::none) {
+            fault = {kind, address, at.line, detail};
+        }
     }
 };
 

@@ -19,7 +19,9 @@ std::uint8_t* area(const Frame& frame, std::uint32_t lane) {
 
 // Address of a parameter in the called function.
 std::uint8_t* formal(const Warp& w, const Frame& frame, const ParamInfo& param, std::uint32_t lane) {
-    if (!param.local) return area(frame, lane) + param.offset_bytes;
+    if (!param.local) {
+        return area(frame, lane) + param.offset_bytes;
+    }
     return w.local + std::size_t{lane} * w.local_stride_bytes + frame.local_base_bytes + param.offset_bytes;
 }
 
@@ -27,9 +29,13 @@ std::uint8_t* formal(const Warp& w, const Frame& frame, const ParamInfo& param, 
 
 bool BlockRunner::call(Warp& w, const Inst& i, std::uint32_t lanes) {
     const CallSite& site = w.current.frame->function->calls[i.extra];
-    if (site.callee < 0) return call_indirect(w, i, site, lanes);
+    if (site.callee < 0) {
+        return call_indirect(w, i, site, lanes);
+    }
     if (site.builtin != Builtin::none) {
-        if (!builtin(w, i, site, lanes)) return false;
+        if (!builtin(w, i, site, lanes)) {
+            return false;
+        }
         ++w.current.position;
         return true;
     }
@@ -56,7 +62,9 @@ bool BlockRunner::call_indirect(Warp& w, const Inst& i, const CallSite& site, st
     std::uint32_t same = 0;
     for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
         const int lane = std::countr_zero(rest);
-        if (pointers[lane] == pointer) same |= 1U << lane;
+        if (pointers[lane] == pointer) {
+            same |= 1U << lane;
+        }
     }
     if (same != lanes) {
         // Lanes with another target return to this instruction. Lanes excluded by the guard continue behind it, in
@@ -77,8 +85,9 @@ bool BlockRunner::enter(Warp& w, const Inst& i, const CallSite& site, const Comp
     }
     Frame* caller = w.current.frame;
     std::uint32_t top = w.local_stride_bytes;
-    for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1)
+    for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
         top = std::min(top, w.stack_top[std::countr_zero(rest)]);
+    }
     if (caller->depth >= kMaxCallDepth ||
         caller->local_base_bytes + caller->function->local_bytes + callee.local_bytes > top) {
         w.raise(FaultKind::stack_overflow, i, 0, "calls nested beyond the thread's stack");
@@ -128,14 +137,18 @@ void BlockRunner::ret(Warp& w, std::uint32_t lanes) {
         ++w.current.position;
         return;
     }
-    if (frame->lanes == 0) free_frame(frame);
+    if (frame->lanes == 0) {
+        free_frame(frame);
+    }
     w.current = back;
     w.regs = caller->registers;
 }
 
 bool BlockRunner::builtin(Warp& w, const Inst& i, const CallSite& site, std::uint32_t lanes) {
     for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
-        if (!builtin_lane(w, i, site, static_cast<std::uint32_t>(std::countr_zero(rest)))) return false;
+        if (!builtin_lane(w, i, site, static_cast<std::uint32_t>(std::countr_zero(rest)))) {
+            return false;
+        }
     }
     return w.fault.kind == FaultKind::none;
 }
@@ -164,13 +177,17 @@ bool BlockRunner::builtin_lane(Warp& w, const Inst& i, const CallSite& site, std
     const Frame& frame = *w.current.frame;
     const auto argument = [&](std::size_t k) {
         std::uint64_t value = 0;
-        if (k >= site.arguments_bytes.size()) return value;
+        if (k >= site.arguments_bytes.size()) {
+            return value;
+        }
         std::memcpy(&value, area(frame, lane) + site.arguments_bytes[k],
                     std::min<std::size_t>(8, site.argument_sizes_bytes[k]));
         return value;
     };
     const auto answer = [&](std::uint64_t value) {
-        if (site.results_bytes.empty()) return;
+        if (site.results_bytes.empty()) {
+            return;
+        }
         std::memcpy(area(frame, lane) + site.results_bytes[0], &value,
                     std::min<std::size_t>(8, site.result_sizes_bytes[0]));
     };

@@ -13,7 +13,9 @@ constexpr std::uint32_t kPlainRounds = 100'000;
 constexpr std::uint32_t kFairSteps = 512;
 
 bool precedes(const Group& a, const Group& b) {
-    if (a.frame->depth != b.frame->depth) return a.frame->depth > b.frame->depth;
+    if (a.frame->depth != b.frame->depth) {
+        return a.frame->depth > b.frame->depth;
+    }
     return a.position < b.position;
 }
 
@@ -49,8 +51,12 @@ bool BlockRunner::next_group(Warp& w) {
     for (int attempt = 0; attempt < 2; ++attempt) {
         std::size_t best = w.waiting.size();
         for (std::size_t i = 0; i < w.waiting.size(); ++i) {
-            if (w.waiting[i].wait != Wait::none) continue;
-            if (best == w.waiting.size() || precedes(w.waiting[i], w.waiting[best])) best = i;
+            if (w.waiting[i].wait != Wait::none) {
+                continue;
+            }
+            if (best == w.waiting.size() || precedes(w.waiting[i], w.waiting[best])) {
+                best = i;
+            }
         }
         if (best != w.waiting.size()) {
             take(w, best);
@@ -60,12 +66,16 @@ bool BlockRunner::next_group(Warp& w) {
         // group that continues with wait_mask 0 does not wait again at this instruction.
         bool released = false;
         for (Group& group : w.waiting) {
-            if (group.wait != Wait::warp_sync) continue;
+            if (group.wait != Wait::warp_sync) {
+                continue;
+            }
             group.wait = Wait::none;
             group.wait_mask = kAllLanes;
             released = true;
         }
-        if (!released) return false;
+        if (!released) {
+            return false;
+        }
     }
     return false;
 }
@@ -79,10 +89,16 @@ void BlockRunner::reconsider(Warp& w) {
     }
     std::size_t best = w.waiting.size();
     for (std::size_t i = 0; i < w.waiting.size(); ++i) {
-        if (w.waiting[i].wait != Wait::none) continue;
-        if (precedes(w.waiting[i], best == w.waiting.size() ? w.current : w.waiting[best])) best = i;
+        if (w.waiting[i].wait != Wait::none) {
+            continue;
+        }
+        if (precedes(w.waiting[i], best == w.waiting.size() ? w.current : w.waiting[best])) {
+            best = i;
+        }
     }
-    if (best == w.waiting.size()) return;
+    if (best == w.waiting.size()) {
+        return;
+    }
     const Group chosen = w.waiting[best];
     w.waiting[best] = w.current;
     w.current = chosen;
@@ -105,7 +121,9 @@ void BlockRunner::branch(Warp& w, const Inst& i, std::uint32_t taken) {
         current.mask = rest;
         ++current.position;
     }
-    if (!w.waiting.empty()) reconsider(w);
+    if (!w.waiting.empty()) {
+        reconsider(w);
+    }
 }
 
 void BlockRunner::branch_table(Warp& w, const Inst& i) {
@@ -115,21 +133,25 @@ void BlockRunner::branch_table(Warp& w, const Inst& i) {
     bool first = true;
     for (std::uint32_t rest = from.mask; rest != 0;) {
         const std::uint32_t chosen = index[std::countr_zero(rest)];
-        if (chosen >= table.size())
+        if (chosen >= table.size()) {
             return w.raise(FaultKind::illegal_instruction, i, chosen, "brx.idx beyond its targets");
+        }
         std::uint32_t same = 0;
         for (std::uint32_t lanes = rest; lanes != 0; lanes &= lanes - 1) {
             const int lane = std::countr_zero(lanes);
-            if (index[lane] == chosen) same |= 1U << lane;
+            if (index[lane] == chosen) {
+                same |= 1U << lane;
+            }
         }
         rest &= ~same;
         Group to = from;
         to.position = table[chosen];
         to.mask = same;
-        if (first)
+        if (first) {
             w.current = to;
-        else
+        } else {
             w.waiting.push_back(to);
+        }
         first = false;
     }
     reconsider(w);
@@ -143,10 +165,14 @@ bool BlockRunner::gather(Warp& w, const Inst& i) {
     const std::uint32_t* named = w.reg<std::uint32_t>(i.e);
     const std::uint32_t mask = named[std::countr_zero(w.exec)];
     std::uint32_t others = 0, difference = 0;
-    for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) difference |= named[lane] ^ mask;
+    for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
+        difference |= named[lane] ^ mask;
+    }
     for (std::uint32_t rest = difference == 0 ? 0 : w.exec; rest != 0; rest &= rest - 1) {
         const int lane = std::countr_zero(rest);
-        if (named[lane] != mask) others |= 1U << lane;
+        if (named[lane] != mask) {
+            others |= 1U << lane;
+        }
     }
     if (others != 0) {
         Group apart = w.current;
@@ -156,7 +182,9 @@ bool BlockRunner::gather(Warp& w, const Inst& i) {
         w.exec &= ~others;
     }
     const std::uint32_t members = mask & w.alive;
-    if ((members & ~w.exec) == 0 || forced) return true;
+    if ((members & ~w.exec) == 0 || forced) {
+        return true;
+    }
     for (std::size_t k = 0; k < w.waiting.size();) {
         const Group& group = w.waiting[k];
         if (group.wait == Wait::warp_sync && group.wait_mask == members && same_place(group, w.current)) {
@@ -168,8 +196,12 @@ bool BlockRunner::gather(Warp& w, const Inst& i) {
         }
     }
     w.exec = w.current.mask;
-    if (i.guard != kNoSlot) w.exec &= i.guard_negated ? ~w.pred(i.guard) : w.pred(i.guard);
-    if ((members & ~w.exec) == 0) return true;
+    if (i.guard != kNoSlot) {
+        w.exec &= i.guard_negated ? ~w.pred(i.guard) : w.pred(i.guard);
+    }
+    if ((members & ~w.exec) == 0) {
+        return true;
+    }
     Group group = w.current;
     group.wait = Wait::warp_sync;
     group.wait_mask = members;
@@ -186,23 +218,33 @@ void BlockRunner::leave_lanes(Warp& w, std::uint32_t lanes) {
     for (Frame* frame = w.current.frame; frame != nullptr;) {
         frame->lanes &= ~lanes;
         Frame* parent = frame->parent;
-        if (frame->lanes == 0) free_frame(frame);
+        if (frame->lanes == 0) {
+            free_frame(frame);
+        }
         frame = parent;
     }
     for (Group& group : w.waiting) {
-        if (group.wait == Wait::warp_sync) group.wait = Wait::none, group.wait_mask = 0;
+        if (group.wait == Wait::warp_sync) {
+            group.wait = Wait::none, group.wait_mask = 0;
+        }
     }
     for (std::uint32_t id = 0; id < 16; ++id) {
-        if (barriers_[id].arrived != 0) release_if_full(id);
+        if (barriers_[id].arrived != 0) {
+            release_if_full(id);
+        }
     }
     release_cluster_if_full();
 }
 
 void BlockRunner::back_edge(Warp& w, const Inst& i) {
-    if (w.waiting.empty() || ++w.spins < (i.mode != 0 ? kPollingRounds : kPlainRounds)) return;
+    if (w.waiting.empty() || ++w.spins < (i.mode != 0 ? kPollingRounds : kPlainRounds)) {
+        return;
+    }
     w.spins = 0;
     for (std::size_t k = 0; k < w.waiting.size(); ++k) {
-        if (w.waiting[k].wait != Wait::none) continue;
+        if (w.waiting[k].wait != Wait::none) {
+            continue;
+        }
         // The first in the list has waited longest. The current group goes to the end.
         w.waiting.push_back(w.current);
         take(w, k);
@@ -232,7 +274,9 @@ BlockRunner::WarpEnd BlockRunner::run_warp(Warp& w, std::uint32_t steps) {
                 continue;
             case Flow::checked:
                 i.fn(w, i);
-                if (w.fault.kind != FaultKind::none) return WarpEnd::faulted;
+                if (w.fault.kind != FaultKind::none) {
+                    return WarpEnd::faulted;
+                }
                 ++w.current.position;
                 continue;
             case Flow::warp_sync:
@@ -244,21 +288,31 @@ BlockRunner::WarpEnd BlockRunner::run_warp(Warp& w, std::uint32_t steps) {
                 break;
             case Flow::join:
                 ++w.current.position;
-                if (!w.waiting.empty()) reconsider(w);
+                if (!w.waiting.empty()) {
+                    reconsider(w);
+                }
                 continue;
             case Flow::jump:
                 w.current.position = i.target;
                 if (i.back_edge) {
                     back_edge(w, i);
-                    if (--steps == 0) return WarpEnd::slice_over;
+                    if (--steps == 0) {
+                        return WarpEnd::slice_over;
+                    }
                 }
-                if (!w.waiting.empty()) reconsider(w);
+                if (!w.waiting.empty()) {
+                    reconsider(w);
+                }
                 continue;
             case Flow::branch: branch(w, i, w.exec); continue;
             case Flow::branch_table: branch_table(w, i); break;
             case Flow::call:
-                if (!call(w, i, w.exec)) break;
-                if (--steps == 0) return WarpEnd::slice_over;
+                if (!call(w, i, w.exec)) {
+                    break;
+                }
+                if (--steps == 0) {
+                    return WarpEnd::slice_over;
+                }
                 break;
             case Flow::ret: ret(w, w.exec); break;
             case Flow::exit:
@@ -267,10 +321,11 @@ BlockRunner::WarpEnd BlockRunner::run_warp(Warp& w, std::uint32_t steps) {
                 break;
             case Flow::barrier:
                 ++w.current.position;
-                if (i.mode >= kClusterArrive)
+                if (i.mode >= kClusterArrive) {
                     i.mode == kClusterArrive ? arrive_at_cluster(w) : wait_for_cluster(w);
-                else
+                } else {
                     arrive(w, i);
+                }
                 break;
             case Flow::pause:
                 ++w.current.position;
@@ -278,10 +333,16 @@ BlockRunner::WarpEnd BlockRunner::run_warp(Warp& w, std::uint32_t steps) {
                 return WarpEnd::slice_over;
             case Flow::trap: w.raise(FaultKind::trap, i, 0, "the program executed trap"); break;
         }
-        if (w.fault.kind != FaultKind::none) return WarpEnd::faulted;
+        if (w.fault.kind != FaultKind::none) {
+            return WarpEnd::faulted;
+        }
         if (w.current.mask == 0) {
-            if (w.alive == 0) return WarpEnd::finished;
-            if (!next_group(w)) return WarpEnd::blocked;
+            if (w.alive == 0) {
+                return WarpEnd::finished;
+            }
+            if (!next_group(w)) {
+                return WarpEnd::blocked;
+            }
         } else if (!w.waiting.empty()) {
             reconsider(w);
         }

@@ -25,8 +25,9 @@ std::vector<Node*> resolve(const std::vector<CUgraphNode>& handles) {
     std::vector<Node*> result;
     for (const CUgraphNode handle : handles) {
         const auto node = graphs().nodes.find(handle);
-        if (node != nullptr && std::find(result.begin(), result.end(), node.get()) == result.end())
+        if (node != nullptr && std::find(result.begin(), result.end(), node.get()) == result.end()) {
             result.push_back(node.get());
+        }
     }
     return result;
 }
@@ -35,8 +36,9 @@ void Capture::join(const StreamPtr& stream, const std::vector<CUgraphNode>& depe
     auto& mine = streams[stream.get()];
     mine.stream = stream;
     for (const CUgraphNode node : dependencies) {
-        if (std::find(mine.dependencies.begin(), mine.dependencies.end(), node) == mine.dependencies.end())
+        if (std::find(mine.dependencies.begin(), mine.dependencies.end(), node) == mine.dependencies.end()) {
             mine.dependencies.push_back(node);
+        }
     }
 }
 
@@ -53,7 +55,9 @@ bool Captures::any_blocking(const Context& context) const {
 
 void Captures::invalidate_blocking(const Context& context) {
     for (const auto& [stream, capture] : by_stream) {
-        if (&stream->context == &context && (stream->flags & CU_STREAM_NON_BLOCKING) == 0) capture->invalid = true;
+        if (&stream->context == &context && (stream->flags & CU_STREAM_NON_BLOCKING) == 0) {
+            capture->invalid = true;
+        }
     }
 }
 
@@ -66,9 +70,13 @@ void Captures::begin(std::shared_ptr<Capture> capture, const std::vector<CUgraph
 }
 
 void Captures::end(Capture& capture, bool keep_graph) {
-    for (const auto& [stream, mine] : capture.streams) by_stream.erase(stream);
+    for (const auto& [stream, mine] : capture.streams) {
+        by_stream.erase(stream);
+    }
     capture.graph->capturing = false;
-    if (!keep_graph && !capture.into_existing_graph) graphs().graphs.remove(capture.graph.get());
+    if (!keep_graph && !capture.into_existing_graph) {
+        graphs().graphs.remove(capture.graph.get());
+    }
     capture_count().fetch_sub(1);
     // Last, since this may be the last reference.
     all.erase(std::find_if(all.begin(), all.end(), [&](const auto& c) { return c.get() == &capture; }));
@@ -76,13 +84,19 @@ void Captures::end(Capture& capture, bool keep_graph) {
 
 CUresult may_submit(const StreamPtr& stream, bool& captures_now) {
     if (is_legacy(*stream)) {
-        if (!captures().any_blocking(stream->context)) return CUDA_SUCCESS;
+        if (!captures().any_blocking(stream->context)) {
+            return CUDA_SUCCESS;
+        }
         captures().invalidate_blocking(stream->context);
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     const Capture* capture = captures().of(*stream);
-    if (capture == nullptr) return CUDA_SUCCESS;
-    if (capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (capture == nullptr) {
+        return CUDA_SUCCESS;
+    }
+    if (capture->invalid) {
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
     captures_now = true;
     return CUDA_SUCCESS;
 }
@@ -97,9 +111,13 @@ Node* add_captured(const StreamPtr& stream, PayloadPtr payload) {
 }
 
 CUresult refuse_unsafe_call() {
-    if (capture_count().load() == 0) return CUDA_SUCCESS;
+    if (capture_count().load() == 0) {
+        return CUDA_SUCCESS;
+    }
     const CUstreamCaptureMode mode = thread_capture_mode();
-    if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
+    if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) {
+        return CUDA_SUCCESS;
+    }
     const Lock lock(graph_mutex());
     CUresult result = CUDA_SUCCESS;
     for (const auto& capture : captures().all) {
@@ -107,7 +125,9 @@ CUresult refuse_unsafe_call() {
         const bool minds =
             own ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED
                 : mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
-        if (!minds) continue;
+        if (!minds) {
+            continue;
+        }
         capture->invalid = true;
         result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
@@ -115,31 +135,45 @@ CUresult refuse_unsafe_call() {
 }
 
 CUresult refuse_captured(const StreamPtr& stream) {
-    if (capture_count().load() == 0) return CUDA_SUCCESS;
+    if (capture_count().load() == 0) {
+        return CUDA_SUCCESS;
+    }
     const Lock lock(graph_mutex());
     bool captures_now = false;
-    if (const CUresult error = may_submit(stream, captures_now); error != CUDA_SUCCESS) return error;
-    if (!captures_now) return CUDA_SUCCESS;
+    if (const CUresult error = may_submit(stream, captures_now); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (!captures_now) {
+        return CUDA_SUCCESS;
+    }
     captures().of(*stream)->invalid = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
 CUresult refuse_wait(const StreamPtr& stream) {
-    if (const CUresult error = refuse_captured(stream); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = refuse_captured(stream); error != CUDA_SUCCESS) {
+        return error;
+    }
     return refuse_unsafe_call();
 }
 
 CUresult refuse_wait(const Context& context) {
-    if (capture_count().load() == 0) return CUDA_SUCCESS;
+    if (capture_count().load() == 0) {
+        return CUDA_SUCCESS;
+    }
     {
         const Lock lock(graph_mutex());
         bool any = false;
         for (const auto& [stream, capture] : captures().by_stream) {
-            if (&stream->context != &context) continue;
+            if (&stream->context != &context) {
+                continue;
+            }
             capture->invalid = true;
             any = true;
         }
-        if (any) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        if (any) {
+            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
     }
     return refuse_unsafe_call();
 }
@@ -148,9 +182,13 @@ namespace {
 
 // `capture`: set if the event was recorded in a capture that is still valid. With graph_mutex() held.
 CUresult refuse_captured(const Event& event, std::shared_ptr<Capture>& capture) {
-    if (event.captured == nullptr) return CUDA_SUCCESS;
+    if (event.captured == nullptr) {
+        return CUDA_SUCCESS;
+    }
     capture = event.captured->capture.lock();
-    if (capture != nullptr && capture->invalid) capture = nullptr;
+    if (capture != nullptr && capture->invalid) {
+        capture = nullptr;
+    }
     return capture == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_CAPTURED_EVENT;
 }
 
@@ -167,8 +205,12 @@ CUresult refuse_wait(Event& event) {
         const Lock lock(graph_mutex());
         std::shared_ptr<Capture> capture;
         const CUresult error = refuse_captured(event, capture);
-        if (capture != nullptr) capture->invalid = true;
-        if (error != CUDA_SUCCESS) return error;
+        if (capture != nullptr) {
+            capture->invalid = true;
+        }
+        if (error != CUDA_SUCCESS) {
+            return error;
+        }
     }
     return refuse_unsafe_call();
 }
@@ -177,10 +219,16 @@ bool record_captured(const std::shared_ptr<Event>& event, const StreamPtr& strea
     const Lock lock(graph_mutex());
     bool captures_now = false;
     result = may_submit(stream, captures_now);
-    if (result != CUDA_SUCCESS) return true;
+    if (result != CUDA_SUCCESS) {
+        return true;
+    }
     if (!captures_now) {
-        if (external) result = CUDA_ERROR_INVALID_VALUE;  // only allowed in a capture
-        if (!external) event->captured = nullptr;
+        if (external) {
+            result = CUDA_ERROR_INVALID_VALUE;  // only allowed in a capture
+        }
+        if (!external) {
+            event->captured = nullptr;
+        }
         return external;
     }
     if (external) {
@@ -204,7 +252,9 @@ CUresult join(const std::shared_ptr<Capture>& theirs, const EventCapture& record
         mine->invalid = theirs->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_MERGE;
     }
-    if (theirs->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (theirs->invalid) {
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
     if (is_legacy(*stream)) {
         theirs->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -220,12 +270,15 @@ bool wait_captured(const std::shared_ptr<Event>& event, const StreamPtr& stream,
     const Lock lock(graph_mutex());
     bool captures_now = false;
     result = may_submit(stream, captures_now);
-    if (result != CUDA_SUCCESS) return true;
+    if (result != CUDA_SUCCESS) {
+        return true;
+    }
     if (external) {
-        if (captures_now)
+        if (captures_now) {
             add_captured(stream, event_payload(event, false));
-        else
+        } else {
             result = CUDA_ERROR_INVALID_VALUE;
+        }
         return true;
     }
     if (event->captured != nullptr) {
@@ -234,11 +287,15 @@ bool wait_captured(const std::shared_ptr<Event>& event, const StreamPtr& stream,
             return true;
         }
         // The event's capture has ended, so it cannot be waited for in or outside of a capture.
-        if (captures_now) captures().of(*stream)->invalid = true;
+        if (captures_now) {
+            captures().of(*stream)->invalid = true;
+        }
         result = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
-    if (!captures_now) return false;
+    if (!captures_now) {
+        return false;
+    }
     const Lock event_lock(event->mutex);
     if (event->moment != nullptr) {
         captures().of(*stream)->invalid = true;
@@ -248,10 +305,14 @@ bool wait_captured(const std::shared_ptr<Event>& event, const StreamPtr& stream,
 }
 
 void forget_stream(const Stream& stream) {
-    if (capture_count().load() == 0) return;
+    if (capture_count().load() == 0) {
+        return;
+    }
     const Lock lock(graph_mutex());
     Capture* capture = captures().of(stream);
-    if (capture == nullptr) return;
+    if (capture == nullptr) {
+        return;
+    }
     if (capture->origin.get() == &stream) {
         capture->invalid = true;
         captures().end(*capture, false);
@@ -262,13 +323,19 @@ void forget_stream(const Stream& stream) {
 }
 
 void forget_context(const Context& context) {
-    if (capture_count().load() == 0) return;
+    if (capture_count().load() == 0) {
+        return;
+    }
     const Lock lock(graph_mutex());
     std::vector<Capture*> over;
     for (const auto& capture : captures().all) {
-        if (&capture->origin->context == &context) over.push_back(capture.get());
+        if (&capture->origin->context == &context) {
+            over.push_back(capture.get());
+        }
     }
-    for (Capture* capture : over) captures().end(*capture, false);
+    for (Capture* capture : over) {
+        captures().end(*capture, false);
+    }
 }
 
 }  // namespace gpupool::softgpu

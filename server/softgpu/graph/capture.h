@@ -35,12 +35,18 @@ Node* add_captured(const StreamPtr& stream, PayloadPtr payload);
 // Returns true if the submission must not run, since it was captured or refused. `make` returns its payload.
 template <class F>
 bool captured(const StreamPtr& stream, F make, CUresult& result) {
-    if (capture_count().load() == 0) return false;
+    if (capture_count().load() == 0) {
+        return false;
+    }
     const Lock lock(graph_mutex());
     bool captures = false;
     result = may_submit(stream, captures);
-    if (result != CUDA_SUCCESS) return true;
-    if (captures) add_captured(stream, make());
+    if (result != CUDA_SUCCESS) {
+        return true;
+    }
+    if (captures) {
+        add_captured(stream, make());
+    }
     return captures;
 }
 

@@ -32,22 +32,27 @@ std::string label_of(const Node& node) {
         return fmt::format("{}\\n{}<<<({},{},{}),({},{},{}),{}>>>", name, call.function->code->name, call.grid[0],
                            call.grid[1], call.grid[2], call.block[0], call.block[1], call.block[2], call.shared_bytes);
     }
-    if (const auto* copy = std::get_if<CopyPayload>(node.payload.get()))
+    if (const auto* copy = std::get_if<CopyPayload>(node.payload.get())) {
         return fmt::format("{}\\n{}x{}x{} bytes", name, copy->copy.WidthInBytes, copy->copy.Height, copy->copy.Depth);
-    if (const auto* fill = std::get_if<FillPayload>(node.payload.get()))
+    }
+    if (const auto* fill = std::get_if<FillPayload>(node.payload.get())) {
         return fmt::format("{}\\n{:#x} = {}", name, fill->fill.dst, fill->fill.value);
+    }
     return name;
 }
 
 void write_nodes(std::string& text, const Graph& graph) {
     for (const auto& node : graph.nodes) {
         text += fmt::format("\"graph_{}_node_{}\"[label=\"{}\"];\n", graph.id, node->id, label_of(*node));
-        for (const Node* to : node->dependents)
+        for (const Node* to : node->dependents) {
             text += fmt::format("\"graph_{0}_node_{1}\" -> \"graph_{0}_node_{2}\";\n", graph.id, node->id, to->id);
+        }
     }
     for (const auto& node : graph.nodes) {
         const auto* child = std::get_if<ChildPayload>(node->payload.get());
-        if (child == nullptr) continue;
+        if (child == nullptr) {
+            continue;
+        }
         text += fmt::format("subgraph cluster_{} {{\nlabel=\"graph_{}\";\n", child->graph->id, child->graph->id);
         write_nodes(text, *child->graph);
         text += "}\n";

@@ -43,9 +43,15 @@ Span inline_graph(Plan& plan, const Graph& graph) {
     }
     for (const auto& node : graph.nodes) {
         const Span& mine = spans[node.get()];
-        if (node->dependencies.empty()) connect(plan, whole.first, mine.first);
-        if (node->dependents.empty()) connect(plan, mine.last, whole.last);
-        for (const Node* from : node->dependencies) connect(plan, spans[from].last, mine.first);
+        if (node->dependencies.empty()) {
+            connect(plan, whole.first, mine.first);
+        }
+        if (node->dependents.empty()) {
+            connect(plan, mine.last, whole.last);
+        }
+        for (const Node* from : node->dependencies) {
+            connect(plan, spans[from].last, mine.first);
+        }
     }
     return whole;
 }
@@ -60,22 +66,31 @@ bool sorts(const Graph& graph) {
 template <class F>
 void for_each_memory(const Graph& graph, F what) {
     for (const auto& node : graph.nodes) {
-        if (const auto* child = std::get_if<ChildPayload>(node->payload.get())) for_each_memory(*child->graph, what);
+        if (const auto* child = std::get_if<ChildPayload>(node->payload.get())) {
+            for_each_memory(*child->graph, what);
+        }
         if (const auto* allocation = std::get_if<AllocationPayload>(node->payload.get())) {
             what(*allocation->memory, true);
         }
         if (const auto* free = std::get_if<FreePayload>(node->payload.get());
-            free != nullptr && free->memory != nullptr)
+            free != nullptr && free->memory != nullptr) {
             what(*free->memory, false);
+        }
     }
 }
 
 Node* find_in(const Graph& graph, unsigned long long origin) {
     for (const auto& node : graph.nodes) {
-        if (node->origin == origin) return node.get();
+        if (node->origin == origin) {
+            return node.get();
+        }
         const auto* child = std::get_if<ChildPayload>(node->payload.get());
-        if (child == nullptr) continue;
-        if (Node* found = find_in(*child->graph, origin)) return found;
+        if (child == nullptr) {
+            continue;
+        }
+        if (Node* found = find_in(*child->graph, origin)) {
+            return found;
+        }
     }
     return nullptr;
 }
@@ -86,7 +101,9 @@ bool is_flat(const CUDA_MEMCPY3D& copy) {
 
 bool same_copy(const CUDA_MEMCPY3D& a, const CUDA_MEMCPY3D& b) {
     Copy from, to;
-    if (place_copy(a, from) != CUDA_SUCCESS || place_copy(b, to) != CUDA_SUCCESS) return false;
+    if (place_copy(a, from) != CUDA_SUCCESS || place_copy(b, to) != CUDA_SUCCESS) {
+        return false;
+    }
     check_copy(from), check_copy(to);  // resolves unified sides
     return from.from == to.from && from.to == to.to && (is_flat(a) == is_flat(b));
 }
@@ -104,26 +121,36 @@ struct Pairing {
 
     bool pair(const Graph& to, const Graph& from) {
         // A different number of nodes is no single node's fault.
-        if (to.nodes.size() != from.nodes.size()) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nullptr);
+        if (to.nodes.size() != from.nodes.size()) {
+            return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nullptr);
+        }
         std::unordered_map<const Node*, const Node*> image;
-        for (std::size_t i = 0; i < from.nodes.size(); ++i) image[from.nodes[i].get()] = to.nodes[i].get();
+        for (std::size_t i = 0; i < from.nodes.size(); ++i) {
+            image[from.nodes[i].get()] = to.nodes[i].get();
+        }
         for (std::size_t i = 0; i < from.nodes.size(); ++i) {
             const Node& node = *from.nodes[i];
             Node& mine = *to.nodes[i];
-            if (type_of(*mine.payload) != type_of(*node.payload))
+            if (type_of(*mine.payload) != type_of(*node.payload)) {
                 return fail(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, &node);
-            if (mine.dependencies.size() != node.dependencies.size())
+            }
+            if (mine.dependencies.size() != node.dependencies.size()) {
                 return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, &node);
+            }
             for (const Node* dependency : node.dependencies) {
-                if (!to.has_edge(*image[dependency], mine))
+                if (!to.has_edge(*image[dependency], mine)) {
                     return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, &node);
+                }
             }
             if (const auto* child = std::get_if<ChildPayload>(node.payload.get())) {
-                if (!pair(*std::get<ChildPayload>(*mine.payload).graph, *child->graph)) return false;
+                if (!pair(*std::get<ChildPayload>(*mine.payload).graph, *child->graph)) {
+                    return false;
+                }
                 continue;
             }
-            if (!may_change(*mine.payload, *node.payload, Purpose::update))
+            if (!may_change(*mine.payload, *node.payload, Purpose::update)) {
                 return fail(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED, &node);
+            }
             pairs.emplace_back(&mine, &node);
         }
         return true;
@@ -134,14 +161,18 @@ struct Pairing {
 
 Executable::Executable(GraphPtr own_copy) : graph(std::move(own_copy)) {
     for_each_memory(*graph, [](GraphMemory& memory, bool allocates) {
-        if (allocates) memory.set_instantiated(true);
+        if (allocates) {
+            memory.set_instantiated(true);
+        }
     });
     renew_plan();
 }
 
 Executable::~Executable() {
     for_each_memory(*graph, [](GraphMemory& memory, bool allocates) {
-        if (allocates) memory.set_instantiated(false);
+        if (allocates) {
+            memory.set_instantiated(false);
+        }
     });
 }
 
@@ -164,7 +195,9 @@ void Executable::make_local_room(const Plan& plan) {
 }
 
 bool may_change(const Payload& from, const Payload& to, Purpose purpose) {
-    if (from.index() != to.index()) return false;
+    if (from.index() != to.index()) {
+        return false;
+    }
     if (const auto* copy = std::get_if<CopyPayload>(&from)) {
         const auto& other = std::get<CopyPayload>(to);
         return copy->context == other.context && same_copy(copy->copy, other.copy);
@@ -173,42 +206,59 @@ bool may_change(const Payload& from, const Payload& to, Purpose purpose) {
         const auto& other = std::get<FillPayload>(to);
         return fill->context == other.context && (fill->fill.height <= 1) == (other.fill.height <= 1);
     }
-    if (const auto* kernel = std::get_if<KernelPayload>(&from))
+    if (const auto* kernel = std::get_if<KernelPayload>(&from)) {
         return kernel->call.module->context == std::get<KernelPayload>(to).call.module->context;
-    if (const auto* allocation = std::get_if<AllocationPayload>(&from))
+    }
+    if (const auto* allocation = std::get_if<AllocationPayload>(&from)) {
         return purpose == Purpose::update && allocation->memory == std::get<AllocationPayload>(to).memory;
-    if (const auto* free = std::get_if<FreePayload>(&from))
+    }
+    if (const auto* free = std::get_if<FreePayload>(&from)) {
         return purpose == Purpose::update && free->pointer == std::get<FreePayload>(to).pointer;
+    }
     return true;
 }
 
 CUgraphExecUpdateResultInfo update(Graph& own, const Graph& from) {
     Pairing pairing;
-    if (!pairing.pair(own, from)) return pairing.info;
-    for (const auto& [mine, node] : pairing.pairs) mine->payload = node->payload;
+    if (!pairing.pair(own, from)) {
+        return pairing.info;
+    }
+    for (const auto& [mine, node] : pairing.pairs) {
+        mine->payload = node->payload;
+    }
     return pairing.info;
 }
 
 CUresult instantiate(const GraphPtr& graph, unsigned long long flags, CUDA_GRAPH_INSTANTIATE_PARAMS* params,
                      CUgraphExec* result) {
     const auto fail = [&](CUresult error, CUgraphInstantiateResult why) {
-        if (params != nullptr) params->result_out = why;
+        if (params != nullptr) {
+            params->result_out = why;
+        }
         return error;
     };
-    if (result == nullptr || (flags & ~kKnownFlags) != 0 || graph->capturing)
+    if (result == nullptr || (flags & ~kKnownFlags) != 0 || graph->capturing) {
         return fail(CUDA_ERROR_INVALID_VALUE, CUDA_GRAPH_INSTANTIATE_ERROR);
-    if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0)
+    }
+    if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) {
         return fail(CUDA_ERROR_NOT_SUPPORTED, CUDA_GRAPH_INSTANTIATE_ERROR);
-    if (!sorts(*graph)) return fail(CUDA_ERROR_INVALID_VALUE, CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE);
+    }
+    if (!sorts(*graph)) {
+        return fail(CUDA_ERROR_INVALID_VALUE, CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE);
+    }
     // A graph's memory has one address, so only one executable at a time can own it.
     bool taken = false;
     for_each_memory(*graph, [&](GraphMemory& memory, bool allocates) { taken |= allocates && memory.instantiated(); });
-    if (taken) return fail(CUDA_ERROR_NOT_SUPPORTED, CUDA_GRAPH_INSTANTIATE_ERROR);
+    if (taken) {
+        return fail(CUDA_ERROR_NOT_SUPPORTED, CUDA_GRAPH_INSTANTIATE_ERROR);
+    }
     auto executable = std::make_shared<Executable>(graph->clone(false));
     executable->flags = flags;
     graphs().executables.add(executable);
     *result = reinterpret_cast<CUgraphExec>(executable.get());
-    if (params != nullptr) params->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
+    if (params != nullptr) {
+        params->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -218,22 +268,33 @@ CUresult launch(const std::shared_ptr<Executable>& executable, const StreamPtr& 
         const Lock lock(graph_mutex());
         std::map<GraphMemory*, bool> left;  // memory that the graph allocates; true if the graph does not free it again
         for_each_memory(*executable->graph, [&](GraphMemory& memory, bool allocates) {
-            if (allocates) left.emplace(&memory, true);
+            if (allocates) {
+                left.emplace(&memory, true);
+            }
         });
         for_each_memory(*executable->graph, [&](GraphMemory& memory, bool allocates) {
-            if (!allocates && left.count(&memory) != 0) left[&memory] = false;
+            if (!allocates && left.count(&memory) != 0) {
+                left[&memory] = false;
+            }
         });
         for (const auto& [memory, stays] : left) {
-            if (!memory->held()) continue;
-            if ((executable->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) == 0)
+            if (!memory->held()) {
+                continue;
+            }
+            if ((executable->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) == 0) {
                 return CUDA_ERROR_INVALID_VALUE;
+            }
             run->free_first(memory->shared_from_this());
         }
         for (const auto& [memory, stays] : left) {
-            if (!memory->commit()) return CUDA_ERROR_OUT_OF_MEMORY;
+            if (!memory->commit()) {
+                return CUDA_ERROR_OUT_OF_MEMORY;
+            }
         }
         for_each_memory(*executable->graph, [&](GraphMemory& memory, bool allocates) {
-            if (!allocates) memory.set_held(false);
+            if (!allocates) {
+                memory.set_held(false);
+            }
         });
         for (const auto& [memory, stays] : left) {
             memory->set_held(stays);

@@ -50,13 +50,19 @@ Node* Graph::add(PayloadPtr payload, const std::vector<Node*>& dependencies) {
     node->id = state().next_id.fetch_add(1);
     node->payload = std::move(payload);
     nodes.push_back(node);
-    for (Node* from : dependencies) add_edge(*from, *node);
+    for (Node* from : dependencies) {
+        add_edge(*from, *node);
+    }
     return node.get();
 }
 
 void Graph::remove(Node& node) {
-    for (Node* from : node.dependencies) erase_one(from->dependents, &node);
-    for (Node* to : node.dependents) erase_one(to->dependencies, &node);
+    for (Node* from : node.dependencies) {
+        erase_one(from->dependents, &node);
+    }
+    for (Node* to : node.dependents) {
+        erase_one(to->dependencies, &node);
+    }
     graphs().nodes.remove(&node);
     nodes.erase(std::find_if(nodes.begin(), nodes.end(), [&](const NodePtr& n) { return n.get() == &node; }));
 }
@@ -78,7 +84,9 @@ void Graph::remove_edge(Node& from, Node& to) {
 std::vector<Node*> Graph::roots() const {
     std::vector<Node*> result;
     for (const auto& node : nodes) {
-        if (node->dependencies.empty()) result.push_back(node.get());
+        if (node->dependencies.empty()) {
+            result.push_back(node.get());
+        }
     }
     return result;
 }
@@ -86,13 +94,19 @@ std::vector<Node*> Graph::roots() const {
 std::optional<std::vector<Node*>> Graph::sorted() const {
     std::unordered_map<const Node*, std::size_t> missing;
     std::vector<Node*> result = roots();
-    for (const auto& node : nodes) missing[node.get()] = node->dependencies.size();
+    for (const auto& node : nodes) {
+        missing[node.get()] = node->dependencies.size();
+    }
     for (std::size_t i = 0; i < result.size(); ++i) {
         for (Node* to : result[i]->dependents) {
-            if (--missing[to] == 0) result.push_back(to);
+            if (--missing[to] == 0) {
+                result.push_back(to);
+            }
         }
     }
-    if (result.size() != nodes.size()) return std::nullopt;
+    if (result.size() != nodes.size()) {
+        return std::nullopt;
+    }
     return result;
 }
 
@@ -106,7 +120,9 @@ GraphPtr Graph::clone(bool registered) const {
         if (const auto* child = std::get_if<ChildPayload>(payload.get())) {
             GraphPtr inner = child->graph->clone(registered);
             inner->is_child = true;
-            if (registered) graphs().graphs.add(inner);
+            if (registered) {
+                graphs().graphs.add(inner);
+            }
             payload = std::make_shared<const Payload>(ChildPayload{std::move(inner)});
         }
         Node* copy = result->add(std::move(payload), {});
@@ -115,14 +131,20 @@ GraphPtr Graph::clone(bool registered) const {
         image[node.get()] = copy;
     }
     for (const auto& node : nodes) {
-        for (const Node* from : node->dependencies) result->add_edge(*image[from], *image[node.get()]);
+        for (const Node* from : node->dependencies) {
+            result->add_edge(*image[from], *image[node.get()]);
+        }
     }
-    if (registered) result->register_nodes();
+    if (registered) {
+        result->register_nodes();
+    }
     return result;
 }
 
 void Graph::register_nodes() {
-    for (const auto& node : nodes) graphs().nodes.add(node);
+    for (const auto& node : nodes) {
+        graphs().nodes.add(node);
+    }
 }
 
 bool Graph::holds_memory_nodes() const {

@@ -26,10 +26,14 @@ Reservations& reservations() {
 }  // namespace
 
 std::shared_ptr<GraphMemory> GraphMemory::reserve(Device& device, std::uint64_t size_bytes) {
-    if (size_bytes == 0 || size_bytes > kMaxBytes) return nullptr;
+    if (size_bytes == 0 || size_bytes > kMaxBytes) {
+        return nullptr;
+    }
     void* memory =
         mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) return nullptr;
+    if (memory == MAP_FAILED) {
+        return nullptr;
+    }
     const auto address = reinterpret_cast<std::uint64_t>(memory);
     auto result = std::make_shared<GraphMemory>(device, address, size_bytes);
     const Lock lock(reservations().mutex);
@@ -52,9 +56,13 @@ GraphMemory::~GraphMemory() {
 bool GraphMemory::reserves(std::uint64_t address, std::uint64_t bytes) {
     const SharedLock lock(reservations().mutex);
     auto at = reservations().by_begin.upper_bound(address);
-    if (at == reservations().by_begin.begin()) return false;
+    if (at == reservations().by_begin.begin()) {
+        return false;
+    }
     const auto memory = (--at)->second.lock();
-    if (memory == nullptr || address - memory->address_ >= memory->size_bytes_) return false;
+    if (memory == nullptr || address - memory->address_ >= memory->size_bytes_) {
+        return false;
+    }
     return bytes <= memory->size_bytes_ - (address - memory->address_);
 }
 
@@ -65,15 +73,21 @@ std::shared_ptr<GraphMemory> GraphMemory::find(std::uint64_t address) {
 }
 
 bool GraphMemory::commit() {
-    if (committed_.load()) return true;
-    if (!device_.take(counted_bytes())) return false;
+    if (committed_.load()) {
+        return true;
+    }
+    if (!device_.take(counted_bytes())) {
+        return false;
+    }
     committed_.store(true);
     device_.graph_memory.add(counted_bytes());
     return true;
 }
 
 void GraphMemory::release() {
-    if (!committed_.exchange(false)) return;
+    if (!committed_.exchange(false)) {
+        return;
+    }
     device_.graph_memory.remove(counted_bytes());
     device_.give(counted_bytes());
 }
@@ -84,11 +98,15 @@ void GraphMemory::trim(Device& device) {
     {
         const SharedLock lock(reservations().mutex);
         for (const auto& [begin, weak] : reservations().by_begin) {
-            if (auto memory = weak.lock(); memory != nullptr) all.push_back(std::move(memory));
+            if (auto memory = weak.lock(); memory != nullptr) {
+                all.push_back(std::move(memory));
+            }
         }
     }
     for (const auto& memory : all) {
-        if (&memory->device_ == &device && !memory->held() && memory->launches_.load() == 0) memory->release();
+        if (&memory->device_ == &device && !memory->held() && memory->launches_.load() == 0) {
+            memory->release();
+        }
     }
 }
 
@@ -103,7 +121,9 @@ CUresult GraphMemory::allocate(Context& context) {
 
 CUresult GraphMemory::free() {
     Allocation removed;
-    if (state().allocations.remove(address_, removed)) release_memory(removed);
+    if (state().allocations.remove(address_, removed)) {
+        release_memory(removed);
+    }
     return CUDA_SUCCESS;
 }
 

@@ -20,7 +20,9 @@ PayloadPtr share_kernel(KernelPayload kernel) {
     auto& made = std::get<KernelPayload>(*result);
     auto* base = reinterpret_cast<std::uint8_t*>(made.call.params.data());
     made.addresses.clear();
-    for (const auto& param : made.call.function->code->params) made.addresses.push_back(base + param.offset_bytes);
+    for (const auto& param : made.call.function->code->params) {
+        made.addresses.push_back(base + param.offset_bytes);
+    }
     made.packed_bytes = made.call.function->code->param_bytes;
     made.extra = {CU_LAUNCH_PARAM_BUFFER_POINTER, base, CU_LAUNCH_PARAM_BUFFER_SIZE, &made.packed_bytes,
                   CU_LAUNCH_PARAM_END};
@@ -30,10 +32,14 @@ PayloadPtr share_kernel(KernelPayload kernel) {
 CUresult named_context(CUcontext handle, Context*& result) {
     ContextPtr context;
     if (handle == nullptr) {
-        if (const CUresult error = current_context(context); error != CUDA_SUCCESS) return error;
+        if (const CUresult error = current_context(context); error != CUDA_SUCCESS) {
+            return error;
+        }
     } else {
         context = state().contexts.find(handle);
-        if (context == nullptr || !context->active.load()) return CUDA_ERROR_INVALID_CONTEXT;
+        if (context == nullptr || !context->active.load()) {
+            return CUDA_ERROR_INVALID_CONTEXT;
+        }
     }
     result = context.get();  // contexts are never deleted
     return CUDA_SUCCESS;
@@ -90,7 +96,9 @@ PayloadPtr empty_payload() {
 PayloadPtr kernel_with(const KernelPayload& kernel, int attribute, const CUlaunchAttributeValue& value) {
     KernelPayload changed = kernel;
     changed.attributes[attribute] = value;
-    if (attribute == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) changed.call.cooperative = value.cooperative != 0;
+    if (attribute == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
+        changed.call.cooperative = value.cooperative != 0;
+    }
     return share_kernel(std::move(changed));
 }
 
@@ -102,9 +110,13 @@ CUresult make_kernel(const CUDA_KERNEL_NODE_PARAMS& params, PayloadPtr& payload)
                           params.kernelParams,
                           params.extra,
                           false};
-    if (request.function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (request.function == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     KernelPayload kernel;
-    if (const CUresult error = make_kernel_call(request, kernel.call); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = make_kernel_call(request, kernel.call); error != CUDA_SUCCESS) {
+        return error;
+    }
     kernel.packed = request.extra != nullptr;
     payload = share_kernel(std::move(kernel));
     return CUDA_SUCCESS;
@@ -113,10 +125,16 @@ CUresult make_kernel(const CUDA_KERNEL_NODE_PARAMS& params, PayloadPtr& payload)
 CUresult make_copy(const CUDA_MEMCPY3D* params, CUcontext handle, PayloadPtr& payload) {
     SOFTGPU_NOT_NULL(params);
     Context* context = nullptr;
-    if (const CUresult error = named_context(handle, context); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = named_context(handle, context); error != CUDA_SUCCESS) {
+        return error;
+    }
     Copy copy;
-    if (const CUresult error = place_copy(*params, copy); error != CUDA_SUCCESS) return error;
-    if (const CUresult error = check_copy(copy); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = place_copy(*params, copy); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (const CUresult error = check_copy(copy); error != CUDA_SUCCESS) {
+        return error;
+    }
     payload = copy_payload(*params, *context);
     return CUDA_SUCCESS;
 }
@@ -124,8 +142,12 @@ CUresult make_copy(const CUDA_MEMCPY3D* params, CUcontext handle, PayloadPtr& pa
 CUresult make_fill(const CUDA_MEMSET_NODE_PARAMS* params, CUcontext handle, PayloadPtr& payload) {
     SOFTGPU_NOT_NULL(params);
     Context* context = nullptr;
-    if (const CUresult error = named_context(handle, context); error != CUDA_SUCCESS) return error;
-    if (const CUresult error = check_fill(*params); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = named_context(handle, context); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (const CUresult error = check_fill(*params); error != CUDA_SUCCESS) {
+        return error;
+    }
     payload = fill_payload(*params, *context);
     return CUDA_SUCCESS;
 }
@@ -139,7 +161,9 @@ CUresult make_host(const CUDA_HOST_NODE_PARAMS* params, PayloadPtr& payload) {
 
 CUresult make_event(CUevent handle, bool record, PayloadPtr& payload) {
     auto event = state().events.find(handle);
-    if (event == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (event == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     payload = event_payload(std::move(event), record);
     return CUDA_SUCCESS;
 }
@@ -151,12 +175,18 @@ CUresult make_allocation(CUDA_MEM_ALLOC_NODE_PARAMS* params, PayloadPtr& payload
         (params->accessDescs == nullptr && params->accessDescCount != 0)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (params->poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+    if (params->poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     Device* device = nullptr;
-    if (find_device(params->poolProps.location.id, device) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
+    if (find_device(params->poolProps.location.id, device) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     AllocationPayload made;
     made.memory = GraphMemory::reserve(*device, params->bytesize);
-    if (made.memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (made.memory == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     made.access.assign(params->accessDescs, params->accessDescs + params->accessDescCount);
     params->dptr = made.memory->address();
     made.params = *params;
@@ -182,9 +212,13 @@ CUresult make_free(CUdeviceptr pointer, PayloadPtr& payload) {
 CUresult make_operations(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, PayloadPtr& payload) {
     SOFTGPU_NOT_NULL(params);
     Context* context = nullptr;
-    if (const CUresult error = named_context(params->ctx, context); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = named_context(params->ctx, context); error != CUDA_SUCCESS) {
+        return error;
+    }
     const CUresult error = check_operations(params->count, params->paramArray, params->flags);
-    if (error != CUDA_SUCCESS) return error;
+    if (error != CUDA_SUCCESS) {
+        return error;
+    }
     payload = share(
         MemoryOperationsPayload{context, {params->paramArray, params->paramArray + params->count}, params->flags});
     return CUDA_SUCCESS;
@@ -193,16 +227,24 @@ CUresult make_operations(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, PayloadPtr
 CUresult make_child(CUgraph handle, const Graph& parent, CUgraphChildGraphNodeOwnership ownership,
                     PayloadPtr& payload) {
     const auto graph = graphs().graphs.find(handle);
-    if (graph == nullptr || graph.get() == &parent || graph->capturing) return CUDA_ERROR_INVALID_VALUE;
+    if (graph == nullptr || graph.get() == &parent || graph->capturing) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE) {
-        if (graph->is_child) return CUDA_ERROR_INVALID_VALUE;
+        if (graph->is_child) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
         graph->is_child = true;
         payload = share(ChildPayload{graph});
         return CUDA_SUCCESS;
     }
-    if (ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) return CUDA_ERROR_INVALID_VALUE;
+    if (ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     // Memory of a graph has one address, so the graph cannot exist twice.
-    if (graph->holds_memory_nodes()) return CUDA_ERROR_NOT_SUPPORTED;
+    if (graph->holds_memory_nodes()) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     GraphPtr child = graph->clone(true);
     child->is_child = true;
     graphs().graphs.add(child);
@@ -212,8 +254,9 @@ CUresult make_child(CUgraph handle, const Graph& parent, CUgraphChildGraphNodeOw
 
 CUresult make_any(CUgraphNodeParams* params, const Graph& parent, PayloadPtr& payload) {
     SOFTGPU_NOT_NULL(params);
-    if (std::any_of(params->reserved0, params->reserved0 + 3, [](int r) { return r != 0; }) || params->reserved2 != 0)
+    if (std::any_of(params->reserved0, params->reserved0 + 3, [](int r) { return r != 0; }) || params->reserved2 != 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     switch (params->type) {
         case CU_GRAPH_NODE_TYPE_KERNEL: {
             const auto& k = params->kernel;
@@ -239,7 +282,9 @@ CUresult make_any(CUgraphNodeParams* params, const Graph& parent, PayloadPtr& pa
             const auto& a = params->alloc;
             CUDA_MEM_ALLOC_NODE_PARAMS made{a.poolProps, a.accessDescs, a.accessDescCount, a.bytesize, 0};
             const CUresult result = make_allocation(&made, payload);
-            if (result == CUDA_SUCCESS) params->alloc.dptr = made.dptr;
+            if (result == CUDA_SUCCESS) {
+                params->alloc.dptr = made.dptr;
+            }
             return result;
         }
         case CU_GRAPH_NODE_TYPE_MEM_FREE: return make_free(params->free.dptr, payload);
@@ -266,8 +311,12 @@ struct Runner {
     }
     CUresult operator()(const CopyPayload& payload) const {
         Copy copy;
-        if (const CUresult error = place_copy(payload.copy, copy); error != CUDA_SUCCESS) return error;
-        if (const CUresult error = check_copy(copy); error != CUDA_SUCCESS) return CUDA_ERROR_ILLEGAL_ADDRESS;
+        if (const CUresult error = place_copy(payload.copy, copy); error != CUDA_SUCCESS) {
+            return error;
+        }
+        if (const CUresult error = check_copy(copy); error != CUDA_SUCCESS) {
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        }
         return run_copy(copy, context);
     }
     CUresult operator()(const FillPayload& payload) const { return run_fill(payload.fill); }
@@ -280,7 +329,9 @@ struct Runner {
             const Lock lock(wait.event->mutex);
             recorded = wait.event->moment;
         }
-        if (recorded != nullptr) recorded->wait(context.stop);
+        if (recorded != nullptr) {
+            recorded->wait(context.stop);
+        }
         return CUDA_SUCCESS;
     }
     CUresult operator()(const RecordPayload&) const {
@@ -289,9 +340,13 @@ struct Runner {
     }
     CUresult operator()(const AllocationPayload& allocation) const { return allocation.memory->allocate(context); }
     CUresult operator()(const FreePayload& free) const {
-        if (free.memory != nullptr) return free.memory->free();
+        if (free.memory != nullptr) {
+            return free.memory->free();
+        }
         Allocation removed;
-        if (state().allocations.remove(free.pointer, removed)) release_memory(removed);
+        if (state().allocations.remove(free.pointer, removed)) {
+            release_memory(removed);
+        }
         return CUDA_SUCCESS;
     }
     CUresult operator()(const MemoryOperationsPayload& batch) const {

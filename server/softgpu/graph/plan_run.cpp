@@ -13,7 +13,9 @@ namespace {
 constexpr std::size_t kMaxHelpers = 31;
 
 void reach_once(Moment& moment) {
-    if (!moment.is_reached()) moment.reach();
+    if (!moment.is_reached()) {
+        moment.reach();
+    }
 }
 
 }  // namespace
@@ -26,7 +28,9 @@ PlanRun::~PlanRun() {
 }
 
 void PlanRun::end_use() {
-    for (const auto& memory : used_) memory->end_launch();
+    for (const auto& memory : used_) {
+        memory->end_launch();
+    }
     used_.clear();
 }
 
@@ -37,7 +41,9 @@ void PlanRun::uses(std::shared_ptr<GraphMemory> memory) {
 
 void PlanRun::reach_all() {
     for (const auto& moment : moments_) {
-        if (moment != nullptr) reach_once(*moment);
+        if (moment != nullptr) {
+            reach_once(*moment);
+        }
     }
     reach_once(*done_);
 }
@@ -49,7 +55,9 @@ void PlanRun::take(std::shared_ptr<const Plan> plan, std::shared_ptr<Moment> pre
     for (std::size_t i = 0; i < moments_.size(); ++i) {
         const Payload* payload = plan_->steps[i].payload.get();
         const auto* record = payload == nullptr ? nullptr : std::get_if<RecordPayload>(payload);
-        if (record == nullptr) continue;
+        if (record == nullptr) {
+            continue;
+        }
         moments_[i] = std::make_shared<Moment>();
         record->event->captured = nullptr;
         const Lock lock(record->event->mutex);
@@ -58,13 +66,19 @@ void PlanRun::take(std::shared_ptr<const Plan> plan, std::shared_ptr<Moment> pre
 }
 
 CUresult PlanRun::run() {
-    if (previous_ != nullptr) previous_->wait(context_.stop);
-    for (const auto& memory : free_first_) memory->free();
+    if (previous_ != nullptr) {
+        previous_->wait(context_.stop);
+    }
+    for (const auto& memory : free_first_) {
+        memory->free();
+    }
     UniqueLock lock(mutex_);
     remaining_ = plan_->steps.size();
     for (std::uint32_t i = 0; i < remaining_; ++i) {
         missing_.push_back(plan_->steps[i].dependency_count);
-        if (missing_[i] == 0) ready_.push_back(i);
+        if (missing_[i] == 0) {
+            ready_.push_back(i);
+        }
     }
     while (remaining_ != 0) {
         work(lock);
@@ -73,7 +87,9 @@ CUresult PlanRun::run() {
     changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return helpers_ == 0; });
     lock.unlock();
     // Poison the context before the events are reached, so that a woken thread sees the fault.
-    if (result_ != CUDA_SUCCESS) context_.poison(result_);
+    if (result_ != CUDA_SUCCESS) {
+        context_.poison(result_);
+    }
     end_use();
     reach_all();
     return result_;
@@ -92,10 +108,14 @@ void PlanRun::work(UniqueLock& lock) {
                 const Unlocked unlocked(lock, mutex_);
                 result = run_payload(*payload, context_, moments_[step]);
             }
-            if (result_ == CUDA_SUCCESS) result_ = result;
+            if (result_ == CUDA_SUCCESS) {
+                result_ = result;
+            }
         }
         for (const std::uint32_t next : plan_->steps[step].dependents) {
-            if (--missing_[next] == 0) ready_.push_back(next);
+            if (--missing_[next] == 0) {
+                ready_.push_back(next);
+            }
         }
         --remaining_;
         changed_.notify_all();

@@ -48,7 +48,9 @@ Type type_from_name(std::string_view name) noexcept {
                  {"s64", Type::s64},       {"f16", Type::f16}, {"bf16", Type::bf16}, {"f16x2", Type::f16x2},
                  {"bf16x2", Type::bf16x2}, {"f32", Type::f32}, {"f64", Type::f64},   {"pred", Type::pred}};
     for (const auto& entry : names) {
-        if (entry.name == name) return entry.type;
+        if (entry.name == name) {
+            return entry.type;
+        }
     }
     return Type::none;
 }
@@ -56,7 +58,9 @@ Type type_from_name(std::string_view name) noexcept {
 const Label* Function::find_label(std::uint32_t scope, std::string_view label) const {
     for (auto at = static_cast<std::int32_t>(scope); at >= 0; at = scopes[static_cast<std::size_t>(at)].parent) {
         const auto& labels = scopes[static_cast<std::size_t>(at)].labels;
-        if (auto found = labels.find(label); found != labels.end()) return &found->second;
+        if (auto found = labels.find(label); found != labels.end()) {
+            return &found->second;
+        }
     }
     return nullptr;
 }

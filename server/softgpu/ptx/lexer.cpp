@@ -31,12 +31,18 @@ void Lexer::skip_blanks() {
         } else if (c == ' ' || c == '\t' || c == '\r' || c == '\f' || c == '\v') {
             ++position_;
         } else if (c == '/' && peek(1) == '/') {
-            while (position_ < text_.size() && peek() != '\n') ++position_;
+            while (position_ < text_.size() && peek() != '\n') {
+                ++position_;
+            }
         } else if (c == '/' && peek(1) == '*') {
             const auto close = text_.find("*/", position_ + 2);
-            if (close == std::string_view::npos) throw SyntaxError{line_, "a comment does not end"};
+            if (close == std::string_view::npos) {
+                throw SyntaxError{line_, "a comment does not end"};
+            }
             for (; position_ < close + 2; ++position_) {
-                if (peek() == '\n') ++line_;
+                if (peek() == '\n') {
+                    ++line_;
+                }
             }
         } else {
             return;
@@ -45,7 +51,9 @@ void Lexer::skip_blanks() {
 }
 
 void Lexer::skip_line() noexcept {
-    while (position_ < text_.size() && peek() != '\n') ++position_;
+    while (position_ < text_.size() && peek() != '\n') {
+        ++position_;
+    }
 }
 
 Token Lexer::make(TokenKind kind, std::size_t from) const noexcept {
@@ -55,7 +63,9 @@ Token Lexer::make(TokenKind kind, std::size_t from) const noexcept {
 Token Lexer::next() {
     skip_blanks();
     const std::size_t from = position_;
-    if (from >= text_.size()) return Token{TokenKind::end, {}, 0, line_};
+    if (from >= text_.size()) {
+        return Token{TokenKind::end, {}, 0, line_};
+    }
     const char c = peek();
     if (starts_word(c)) {
         ++position_;
@@ -72,11 +82,17 @@ Token Lexer::next() {
         }
         return make(TokenKind::directive, from);
     }
-    if (is_digit(c)) return number();
+    if (is_digit(c)) {
+        return number();
+    }
     if (c == '"') {
         ++position_;
-        while (position_ < text_.size() && peek() != '"' && peek() != '\n') position_ += peek() == '\\' ? 2 : 1;
-        if (peek() != '"') throw SyntaxError{line_, "a string does not end"};
+        while (position_ < text_.size() && peek() != '"' && peek() != '\n') {
+            position_ += peek() == '\\' ? 2 : 1;
+        }
+        if (peek() != '"') {
+            throw SyntaxError{line_, "a string does not end"};
+        }
         ++position_;
         return make(TokenKind::string, from);
     }
@@ -107,7 +123,9 @@ Token Lexer::number() {
         position_ += 2;
     } else {
         std::size_t end = position_;
-        while (end < text_.size() && is_digit(text_[end])) ++end;
+        while (end < text_.size() && is_digit(text_[end])) {
+            ++end;
+        }
         const bool real = end < text_.size() && (text_[end] == '.' || text_[end] == 'e' || text_[end] == 'E');
         if (real) {
             const std::string copy(text_.substr(position_, 64));
@@ -118,14 +136,20 @@ Token Lexer::number() {
             token.value = std::bit_cast<std::uint64_t>(value);
             return token;
         }
-        if (peek() == '0' && end - position_ > 1) base = 8;
+        if (peek() == '0' && end - position_ > 1) {
+            base = 8;
+        }
     }
     std::uint64_t value = 0;
     const char* begin = text_.data() + position_;
     const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value, base);
-    if (error != std::errc{}) throw SyntaxError{line_, "an integer constant is malformed or too large"};
+    if (error != std::errc{}) {
+        throw SyntaxError{line_, "an integer constant is malformed or too large"};
+    }
     position_ += static_cast<std::size_t>(end - begin);
-    if (peek() == 'U' || peek() == 'u') ++position_;
+    if (peek() == 'U' || peek() == 'u') {
+        ++position_;
+    }
     Token token = make(TokenKind::integer, from);
     token.value = value;
     return token;

@@ -13,24 +13,34 @@ constexpr std::string_view kUnitMark = "// gpupool linked unit\n";
 using Renames = std::unordered_map<std::string_view, std::string_view>;
 
 void rename(const Renames& renames, std::string_view& name) {
-    if (const auto found = renames.find(name); found != renames.end()) name = found->second;
+    if (const auto found = renames.find(name); found != renames.end()) {
+        name = found->second;
+    }
 }
 
 void rename(const Renames& renames, Operand& operand) {
     const bool of_function = operand.variable >= 0 || operand.kind == OperandKind::special;
-    if (!of_function) rename(renames, operand.name);
-    for (auto& item : operand.items) rename(renames, item);
+    if (!of_function) {
+        rename(renames, operand.name);
+    }
+    for (auto& item : operand.items) {
+        rename(renames, item);
+    }
 }
 
 void rename(const Renames& renames, Module& unit) {
     for (auto& variable : unit.variables) {
         rename(renames, variable.name);
-        for (auto& relocation : variable.relocations) rename(renames, relocation.symbol);
+        for (auto& relocation : variable.relocations) {
+            rename(renames, relocation.symbol);
+        }
     }
     for (auto& function : unit.functions) {
         rename(renames, function.name);
         for (auto& instruction : function.body) {
-            for (auto& operand : instruction.operands) rename(renames, operand);
+            for (auto& operand : instruction.operands) {
+                rename(renames, operand);
+            }
         }
     }
 }
@@ -41,19 +51,28 @@ Renames own_names(const Module& unit, std::size_t index,
                   const std::unordered_map<std::string_view, std::size_t>& functions, std::deque<std::string>& names) {
     std::unordered_set<std::string_view> shared;
     for (const auto& variable : unit.variables) {
-        if (variable.visible || variable.external) shared.insert(variable.name);
+        if (variable.visible || variable.external) {
+            shared.insert(variable.name);
+        }
     }
     for (const auto& function : unit.functions) {
         const bool kernel = function.entry && functions.count(function.name) == 0;
-        if (function.visible || function.external || kernel) shared.insert(function.name);
+        if (function.visible || function.external || kernel) {
+            shared.insert(function.name);
+        }
     }
     Renames result;
     const auto add = [&](std::string_view name) {
-        if (shared.count(name) == 0 && result.count(name) == 0)
+        if (shared.count(name) == 0 && result.count(name) == 0) {
             result[name] = names.emplace_back(fmt::format("{}$unit{}", name, index));
+        }
     };
-    for (const auto& variable : unit.variables) add(variable.name);
-    for (const auto& function : unit.functions) add(function.name);
+    for (const auto& variable : unit.variables) {
+        add(variable.name);
+    }
+    for (const auto& function : unit.functions) {
+        add(function.name);
+    }
     return result;
 }
 
@@ -73,14 +92,19 @@ Status merge(std::vector<T>& all, std::vector<T>& more, std::unordered_map<std::
         // Repeated definitions within one unit were accepted by its compiler.
         const bool again = is_definition(item) && found != defined.end() && found->second < before;
         if (!again) {
-            if (is_definition(item)) defined[item.name] = all.size();
+            if (is_definition(item)) {
+                defined[item.name] = all.size();
+            }
             all.push_back(std::move(item));
             continue;
         }
         T& first = all[found->second];
-        if (!item.weak && !first.weak)
+        if (!item.weak && !first.weak) {
             return Error{ErrorCode::invalid_input, fmt::format("'{}' is defined in two of the units", item.name)};
-        if (first.weak && !item.weak) first = std::move(item);
+        }
+        if (first.weak && !item.weak) {
+            first = std::move(item);
+        }
     }
     return {};
 }
@@ -98,7 +122,9 @@ std::string join_units(const std::vector<std::string>& units) {
 }
 
 std::vector<std::string_view> split_units(std::string_view text) {
-    if (text.substr(0, kUnitMark.size()) != kUnitMark) return {text};
+    if (text.substr(0, kUnitMark.size()) != kUnitMark) {
+        return {text};
+    }
     std::vector<std::string_view> result;
     while (!text.empty()) {
         text.remove_prefix(kUnitMark.size());
@@ -114,13 +140,17 @@ Result<Module> link(std::vector<Module> units, std::deque<std::string>& names) {
     std::unordered_map<std::string_view, std::size_t> functions, variables;
     for (std::size_t i = 0; i < units.size(); ++i) {
         Module& unit = units[i];
-        if (i == 0) result.target = unit.target;
+        if (i == 0) {
+            result.target = unit.target;
+        }
         const auto version = [](const Module& m) { return std::pair(m.version_major, m.version_minor); };
         if (version(unit) > version(result)) {
             result.version_major = unit.version_major;
             result.version_minor = unit.version_minor;
         }
-        if (units.size() > 1) rename(own_names(unit, i, functions, names), unit);
+        if (units.size() > 1) {
+            rename(own_names(unit, i, functions, names), unit);
+        }
         GPUPOOL_TRY(merge(result.variables, unit.variables, variables));
         GPUPOOL_TRY(merge(result.functions, unit.functions, functions));
     }

@@ -25,8 +25,12 @@ Result<Module> parse(std::string_view text) {
 }
 
 Module Parser::run() {
-    while (token_.kind != TokenKind::end) module_statement();
-    if (module_.version_major == 0) fail("no .version directive: this is not PTX");
+    while (token_.kind != TokenKind::end) {
+        module_statement();
+    }
+    if (module_.version_major == 0) {
+        fail("no .version directive: this is not PTX");
+    }
     return std::move(module_);
 }
 
@@ -39,30 +43,40 @@ void Parser::advance() {
 }
 
 bool Parser::accept(char c) {
-    if (!token_.is(c)) return false;
+    if (!token_.is(c)) {
+        return false;
+    }
     advance();
     return true;
 }
 
 bool Parser::accept(std::string_view word) {
-    if (!token_.is(word)) return false;
+    if (!token_.is(word)) {
+        return false;
+    }
     advance();
     return true;
 }
 
 void Parser::expect(char c) {
-    if (!accept(c)) fail(fmt::format("expected '{}' before '{}'", c, token_.text));
+    if (!accept(c)) {
+        fail(fmt::format("expected '{}' before '{}'", c, token_.text));
+    }
 }
 
 std::string_view Parser::expect_word(const char* what) {
-    if (token_.kind != TokenKind::word) fail(fmt::format("expected {} before '{}'", what, token_.text));
+    if (token_.kind != TokenKind::word) {
+        fail(fmt::format("expected {} before '{}'", what, token_.text));
+    }
     const auto text = token_.text;
     advance();
     return text;
 }
 
 std::uint64_t Parser::expect_integer(const char* what) {
-    if (token_.kind != TokenKind::integer) fail(fmt::format("expected {} before '{}'", what, token_.text));
+    if (token_.kind != TokenKind::integer) {
+        fail(fmt::format("expected {} before '{}'", what, token_.text));
+    }
     const auto value = token_.value;
     advance();
     return value;

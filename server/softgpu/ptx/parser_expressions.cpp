@@ -19,64 +19,81 @@ int precedence(std::string_view name) {
     } operators[] = {{"||", 1}, {"&&", 2}, {"|", 3},  {"^", 4},  {"&", 5}, {"==", 6}, {"!=", 6}, {"<", 7},  {"<=", 7},
                      {">", 7},  {">=", 7}, {"<<", 8}, {">>", 8}, {"+", 9}, {"-", 9},  {"*", 10}, {"/", 10}, {"%", 10}};
     for (const auto& entry : operators) {
-        if (entry.name == name) return entry.precedence;
+        if (entry.name == name) {
+            return entry.precedence;
+        }
     }
     return 0;
 }
 
 template <class T>
 bool compares(std::string_view name, T a, T b, bool& answer) {
-    if (name == "==")
+    if (name == "==") {
         answer = a == b;
-    else if (name == "!=")
+    } else if (name == "!=") {
         answer = a != b;
-    else if (name == "<")
+    } else if (name == "<") {
         answer = a < b;
-    else if (name == "<=")
+    } else if (name == "<=") {
         answer = a <= b;
-    else if (name == ">")
+    } else if (name == ">") {
         answer = a > b;
-    else if (name == ">=")
+    } else if (name == ">=") {
         answer = a >= b;
-    else if (name == "&&")
+    } else if (name == "&&") {
         answer = a != 0 && b != 0;
-    else if (name == "||")
+    } else if (name == "||") {
         answer = a != 0 || b != 0;
-    else
+    } else {
         return false;
+    }
     return true;
 }
 
 }  // namespace
 
 double Parser::Constant::real() const {
-    if (kind == OperandKind::real64) return std::bit_cast<double>(bits);
-    if (kind == OperandKind::real32) return std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+    if (kind == OperandKind::real64) {
+        return std::bit_cast<double>(bits);
+    }
+    if (kind == OperandKind::real32) {
+        return std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+    }
     return is_unsigned ? static_cast<double>(bits) : static_cast<double>(static_cast<std::int64_t>(bits));
 }
 
 // The binary operator of one or two characters at the current token, or empty.
 std::string_view Parser::operator_ahead() const {
-    if (token_.is("%")) return token_.text;  // the lexer reads it as a word, since names begin with it
-    if (token_.kind != TokenKind::punctuation) return {};
+    if (token_.is("%")) {
+        return token_.text;  // the lexer reads it as a word, since names begin with it
+    }
+    if (token_.kind != TokenKind::punctuation) {
+        return {};
+    }
     Lexer ahead = lexer_;
     const Token next = ahead.next();
     if (next.kind == TokenKind::punctuation && next.text.data() == token_.text.data() + 1) {
         const std::string_view both(token_.text.data(), 2);
-        if (precedence(both) != 0) return both;
+        if (precedence(both) != 0) {
+            return both;
+        }
     }
     return precedence(token_.text) != 0 ? token_.text : std::string_view{};
 }
 
 Parser::Constant Parser::primary(int depth) {
-    if (depth > kMaxExpressionDepth) fail("a constant expression nested too deeply");
+    if (depth > kMaxExpressionDepth) {
+        fail("a constant expression nested too deeply");
+    }
     if (accept('(')) {
         if (token_.is(".s64") || token_.is(".u64")) {
             const bool is_unsigned = token_.is(".u64");
             advance();
             expect(')');
             Constant value = primary(depth + 1);
-            if (value.kind != OperandKind::integer) fail("a cast of a constant that is not an integer");
+            if (value.kind != OperandKind::integer) {
+                fail("a cast of a constant that is not an integer");
+            }
             value.is_unsigned = is_unsigned;
             return value;
         }
@@ -84,19 +101,29 @@ Parser::Constant Parser::primary(int depth) {
         expect(')');
         return value;
     }
-    if (accept('+')) return primary(depth + 1);
+    if (accept('+')) {
+        return primary(depth + 1);
+    }
     if (accept('-')) {
         Constant value = primary(depth + 1);
-        if (value.kind == OperandKind::integer) value.bits = 0 - value.bits;
-        if (value.kind == OperandKind::real32) value.bits ^= std::uint64_t{1} << 31;
-        if (value.kind == OperandKind::real64) value.bits ^= std::uint64_t{1} << 63;
+        if (value.kind == OperandKind::integer) {
+            value.bits = 0 - value.bits;
+        }
+        if (value.kind == OperandKind::real32) {
+            value.bits ^= std::uint64_t{1} << 31;
+        }
+        if (value.kind == OperandKind::real64) {
+            value.bits ^= std::uint64_t{1} << 63;
+        }
         return value;
     }
     if (token_.is('~') || token_.is('!')) {
         const bool complement = token_.is('~');
         advance();
         Constant value = primary(depth + 1);
-        if (value.kind != OperandKind::integer) fail("a bitwise operator on a constant that is not an integer");
+        if (value.kind != OperandKind::integer) {
+            fail("a bitwise operator on a constant that is not an integer");
+        }
         value.bits = complement ? ~value.bits : value.bits == 0 ? 1 : 0;
         return value;
     }
@@ -111,7 +138,9 @@ Parser::Constant Parser::primary(int depth) {
         case TokenKind::real32: value.kind = OperandKind::real32; break;
         case TokenKind::real64: value.kind = OperandKind::real64; break;
         default:
-            if (!token_.is("WARP_SZ")) fail(fmt::format("expected a constant before '{}'", token_.text));
+            if (!token_.is("WARP_SZ")) {
+                fail(fmt::format("expected a constant before '{}'", token_.text));
+            }
             value.kind = OperandKind::integer;
             token_.value = kWarpLanes;
     }
@@ -131,16 +160,17 @@ Parser::Constant Parser::combined(std::string_view name, const Constant& a, cons
             return result;
         }
         result.kind = OperandKind::real64;
-        if (name == "+")
+        if (name == "+") {
             result.bits = std::bit_cast<std::uint64_t>(x + y);
-        else if (name == "-")
+        } else if (name == "-") {
             result.bits = std::bit_cast<std::uint64_t>(x - y);
-        else if (name == "*")
+        } else if (name == "*") {
             result.bits = std::bit_cast<std::uint64_t>(x * y);
-        else if (name == "/")
+        } else if (name == "/") {
             result.bits = std::bit_cast<std::uint64_t>(x / y);
-        else
+        } else {
             fail(fmt::format("'{}' between constants that are not integers", name));
+        }
         return result;
     }
     const bool is_unsigned = a.is_unsigned || b.is_unsigned;
@@ -151,31 +181,34 @@ Parser::Constant Parser::combined(std::string_view name, const Constant& a, cons
         return result;
     }
     result.is_unsigned = is_unsigned;
-    if (name == "+")
+    if (name == "+") {
         result.bits = x + y;
-    else if (name == "-")
+    } else if (name == "-") {
         result.bits = x - y;
-    else if (name == "*")
+    } else if (name == "*") {
         result.bits = x * y;
-    else if (name == "|")
+    } else if (name == "|") {
         result.bits = x | y;
-    else if (name == "^")
+    } else if (name == "^") {
         result.bits = x ^ y;
-    else if (name == "&")
+    } else if (name == "&") {
         result.bits = x & y;
-    else if (name == "<<" || name == ">>") {
+    } else if (name == "<<" || name == ">>") {
         result.is_unsigned = a.is_unsigned;
         const bool beyond = y > 63;
         const std::uint64_t right =
             a.is_unsigned ? (beyond ? 0 : x >> y) : static_cast<std::uint64_t>(sx >> (beyond ? 63 : y));
         result.bits = name == ">>" ? right : beyond ? 0 : x << y;
     } else {
-        if (y == 0) fail("a constant expression divides by zero");
+        if (y == 0) {
+            fail("a constant expression divides by zero");
+        }
         const bool overflows = !is_unsigned && sx == std::numeric_limits<std::int64_t>::min() && sy == -1;
-        if (name == "/")
+        if (name == "/") {
             result.bits = is_unsigned ? x / y : overflows ? x : static_cast<std::uint64_t>(sx / sy);
-        else
+        } else {
             result.bits = is_unsigned ? x % y : overflows ? 0 : static_cast<std::uint64_t>(sx % sy);
+        }
     }
     return result;
 }
@@ -186,16 +219,24 @@ Parser::Constant Parser::binary(int least, int depth) {
     for (;;) {
         const std::string_view name = operator_ahead();
         const int strength = precedence(name);
-        if (strength == 0 || strength < least) return left;
-        for (std::size_t i = 0; i < name.size(); ++i) advance();
+        if (strength == 0 || strength < least) {
+            return left;
+        }
+        for (std::size_t i = 0; i < name.size(); ++i) {
+            advance();
+        }
         left = combined(name, left, binary(strength + 1, depth + 1));
     }
 }
 
 Parser::Constant Parser::ternary(int depth) {
-    if (depth > kMaxExpressionDepth) fail("a constant expression nested too deeply");
+    if (depth > kMaxExpressionDepth) {
+        fail("a constant expression nested too deeply");
+    }
     const Constant condition = binary(1, depth);
-    if (!accept('?')) return condition;
+    if (!accept('?')) {
+        return condition;
+    }
     const Constant yes = ternary(depth + 1);
     expect(':');
     const Constant no = ternary(depth + 1);
@@ -213,7 +254,9 @@ Operand Parser::constant() {
 // Parses an offset added to a symbol or a register: `sym+4*2`.
 std::int64_t Parser::addend() {
     const Constant value = binary(precedence("*"), 0);
-    if (value.kind != OperandKind::integer) fail("an offset that is not an integer");
+    if (value.kind != OperandKind::integer) {
+        fail("an offset that is not an integer");
+    }
     return static_cast<std::int64_t>(value.bits);
 }
 

@@ -28,12 +28,16 @@ void Parser::body() {
     // Formal parameters, then return values, are the function's first variables.
     declare_params(function_->params);
     declare_params(function_->returns);
-    while (!names_.empty()) statement();
+    while (!names_.empty()) {
+        statement();
+    }
 }
 
 void Parser::statement() {
     if (accept('{')) {
-        if (names_.size() >= kMaxScopeDepth) fail("braces nested too deeply");
+        if (names_.size() >= kMaxScopeDepth) {
+            fail("braces nested too deeply");
+        }
         names_.emplace_back();
         Scope scope;
         scope.parent = static_cast<std::int32_t>(scope_path_.back());
@@ -46,18 +50,32 @@ void Parser::statement() {
         scope_path_.pop_back();
         return;
     }
-    if (accept(';')) return;
-    if (token_.kind == TokenKind::directive && directive_statement()) return;
+    if (accept(';')) {
+        return;
+    }
+    if (token_.kind == TokenKind::directive && directive_statement()) {
+        return;
+    }
     instruction();
 }
 
 bool Parser::directive_statement() {
-    if (accept(".reg")) return register_declaration(), true;
-    if (accept(".local")) return local_variable(Space::local), true;
-    if (accept(".shared")) return local_variable(Space::shared), true;
-    if (accept(".param")) return local_variable(Space::param), true;
+    if (accept(".reg")) {
+        return register_declaration(), true;
+    }
+    if (accept(".local")) {
+        return local_variable(Space::local), true;
+    }
+    if (accept(".shared")) {
+        return local_variable(Space::shared), true;
+    }
+    if (accept(".param")) {
+        return local_variable(Space::param), true;
+    }
     if (token_.is(".pragma")) {
-        while (!token_.is(';') && token_.kind != TokenKind::end) advance();
+        while (!token_.is(';') && token_.kind != TokenKind::end) {
+            advance();
+        }
         expect(';');
         return true;
     }
@@ -71,10 +89,16 @@ bool Parser::directive_statement() {
 }
 
 void Parser::register_declaration() {
-    if (token_.is(".v2") || token_.is(".v4")) fail("vector registers are not supported by the software GPU");
-    if (token_.kind != TokenKind::directive) fail("a register declaration without a type");
+    if (token_.is(".v2") || token_.is(".v4")) {
+        fail("vector registers are not supported by the software GPU");
+    }
+    if (token_.kind != TokenKind::directive) {
+        fail("a register declaration without a type");
+    }
     const Type type = type_from_name(token_.text.substr(1));
-    if (type == Type::none) fail(fmt::format("'{}' is not a register type", token_.text));
+    if (type == Type::none) {
+        fail(fmt::format("'{}' is not a register type", token_.text));
+    }
     advance();
     do {
         const auto name = expect_word("a register name");
@@ -85,7 +109,9 @@ void Parser::register_declaration() {
             expect('>');
         }
         const auto first = function_->registers.size();
-        if (count > kMaxRegisters || first + count > kMaxRegisters) fail("too many registers");
+        if (count > kMaxRegisters || first + count > kMaxRegisters) {
+            fail("too many registers");
+        }
         function_->registers.resize(first + count, type);
         declare(name, {range ? Name::reg_range : Name::reg, static_cast<std::uint32_t>(first),
                        static_cast<std::uint32_t>(count)});
@@ -95,10 +121,14 @@ void Parser::register_declaration() {
 
 void Parser::local_variable(Space space) {
     for (auto& declared : variables(space, {})) {
-        if (!declared.initial.empty()) fail("a variable inside a function cannot have an initial value");
+        if (!declared.initial.empty()) {
+            fail("a variable inside a function cannot have an initial value");
+        }
         declare(declared.name, {Name::variable, static_cast<std::uint32_t>(function_->variables.size()), 1});
         function_->variables.push_back(std::move(declared));
-        if (function_->variables.size() > kMaxRegisters) fail("too many variables");
+        if (function_->variables.size() > kMaxRegisters) {
+            fail("too many variables");
+        }
     }
     expect(';');
 }
@@ -110,13 +140,19 @@ void Parser::declare(std::string_view name, Name what) {
 std::optional<Parser::Name> Parser::find(std::string_view name) const {
     for (auto scope = names_.rbegin(); scope != names_.rend(); ++scope) {
         if (const auto found = scope->find(name); found != scope->end()) {
-            if (found->second.kind != Name::reg_range) return found->second;
+            if (found->second.kind != Name::reg_range) {
+                return found->second;
+            }
         }
     }
     // `%r12` of a declaration `%r<N>`.
     std::size_t stem = name.size();
-    while (stem > 0 && name[stem - 1] >= '0' && name[stem - 1] <= '9') --stem;
-    if (stem == name.size() || name.size() - stem > 9) return std::nullopt;
+    while (stem > 0 && name[stem - 1] >= '0' && name[stem - 1] <= '9') {
+        --stem;
+    }
+    if (stem == name.size() || name.size() - stem > 9) {
+        return std::nullopt;
+    }
     std::uint32_t number = 0;
     std::from_chars(name.data() + stem, name.data() + name.size(), number);
     for (auto scope = names_.rbegin(); scope != names_.rend(); ++scope) {
@@ -131,7 +167,9 @@ std::optional<Parser::Name> Parser::find(std::string_view name) const {
 void Parser::label(std::string_view name) {
     auto& labels = function_->scopes[scope_path_.back()].labels;
     const Label here{static_cast<std::uint32_t>(function_->body.size()), {}};
-    if (!labels.emplace(name, here).second) fail(fmt::format("label '{}' is defined twice", name));
+    if (!labels.emplace(name, here).second) {
+        fail(fmt::format("label '{}' is defined twice", name));
+    }
 }
 
 std::int32_t Parser::predicate(std::string_view name) {
@@ -165,16 +203,22 @@ void Parser::instruction() {
         if (token_.is(".callprototype") || token_.is(".calltargets")) {
             // The arguments of an indirect call are checked against the function that it calls, so the prototype is not
             // needed.
-            while (!token_.is(';') && token_.kind != TokenKind::end) advance();
+            while (!token_.is(';') && token_.kind != TokenKind::end) {
+                advance();
+            }
             expect(';');
             return;
         }
         label(name);
         return;
     }
-    if (!token_.is(';')) instruction_operands(result);
+    if (!token_.is(';')) {
+        instruction_operands(result);
+    }
     expect(';');
-    if (function_->body.size() >= kMaxInstructions) fail("a function with too many instructions");
+    if (function_->body.size() >= kMaxInstructions) {
+        fail("a function with too many instructions");
+    }
     function_->body.push_back(std::move(result));
 }
 
@@ -182,17 +226,23 @@ void Parser::instruction_operands(Instruction& into) {
     in_call_ = into.opcode.substr(0, into.opcode.find('.')) == "call";
     do {
         into.operands.push_back(operand());
-        if (into.operands.size() > 16) fail("too many operands");
+        if (into.operands.size() > 16) {
+            fail("too many operands");
+        }
     } while (accept(','));
 }
 
 Operand Parser::braces(char close, OperandKind kind, int depth) {
     Operand result;
     result.kind = kind;
-    if (accept(close)) return result;
+    if (accept(close)) {
+        return result;
+    }
     do {
         result.items.push_back(operand(depth + 1));
-        if (result.items.size() > 8192) fail("too many operands");
+        if (result.items.size() > 8192) {
+            fail("too many operands");
+        }
     } while (accept(','));
     expect(close);
     return result;
@@ -209,8 +259,12 @@ Operand Parser::address(int depth) {
         result.value = base.value;
         base.value = 0;
     }
-    while (token_.is('+') || token_.is('-')) result.value += addend();
-    while (accept(',')) result.items.push_back(operand(depth + 1));  // tensor and texture coordinates
+    while (token_.is('+') || token_.is('-')) {
+        result.value += addend();
+    }
+    while (accept(',')) {
+        result.items.push_back(operand(depth + 1));  // tensor and texture coordinates
+    }
     expect(']');
     return result;
 }
@@ -246,15 +300,23 @@ bool Parser::word_ahead() const {
 }
 
 Operand Parser::operand(int depth) {
-    if (depth > kMaxOperandDepth) fail("an operand nested too deeply");
+    if (depth > kMaxOperandDepth) {
+        fail("an operand nested too deeply");
+    }
     Operand result;
     if (accept('{')) {
         result = braces('}', OperandKind::vector, depth);
-        if (accept('|')) result.second = predicate(expect_word("a predicate"));
+        if (accept('|')) {
+            result.second = predicate(expect_word("a predicate"));
+        }
         return result;
     }
-    if (in_call_ && accept('(')) return braces(')', OperandKind::list, depth);
-    if (accept('[')) return address(depth);
+    if (in_call_ && accept('(')) {
+        return braces(')', OperandKind::list, depth);
+    }
+    if (accept('[')) {
+        return address(depth);
+    }
     if (token_.kind == TokenKind::word && !token_.is("WARP_SZ")) {
         resolve(token_.text, result);
         advance();

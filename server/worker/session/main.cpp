@@ -115,8 +115,8 @@ capnp::Data::Reader data_of(const std::vector<codec::Known>& list) {
 }
 
 // Returns only if the session could not begin.
-int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> connection,
-          codec::Agreement agreement, Result<std::unique_ptr<Prepared>> prepared) {
+int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> connection, codec::Agreement agreement,
+          Result<std::unique_ptr<Prepared>> prepared) {
     const schema::Assignment::Reader assignment = link.assignment();
     const auto request = assignment.getHello().getPurpose().getSession();
     if (!prepared) {

@@ -64,8 +64,12 @@ pid_t start(std::vector<std::string> arguments, std::vector<std::string> environ
     }
     std::vector<char*> argument_pointers;
     std::vector<char*> environment_pointers;
-    for (auto& argument : arguments) argument_pointers.push_back(argument.data());
-    for (auto& entry : environment) environment_pointers.push_back(entry.data());
+    for (auto& argument : arguments) {
+        argument_pointers.push_back(argument.data());
+    }
+    for (auto& entry : environment) {
+        environment_pointers.push_back(entry.data());
+    }
     argument_pointers.push_back(nullptr);
     environment_pointers.push_back(nullptr);
     pid_t process = -1;

@@ -178,7 +178,9 @@ TEST_F(Run, LocalForwardsSignalsAndItsServerDiesWithIt) {
                                            "-c",
                                            "trap 'exit 9' TERM; touch " + started + "; while :; do sleep 0.05; done"};
         std::vector<char*> pointers;
-        for (auto& argument : arguments) pointers.push_back(argument.data());
+        for (auto& argument : arguments) {
+            pointers.push_back(argument.data());
+        }
         pointers.push_back(nullptr);
         pid_t process = -1;
         ASSERT_EQ(::posix_spawn(&process, GPUPOOL_COMMAND, nullptr, nullptr, pointers.data(), environ), 0);

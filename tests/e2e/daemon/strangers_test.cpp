@@ -37,7 +37,9 @@ TEST_F(Strangers, GarbageIsRefused) {
     open();
     std::mt19937 random(1);
     std::vector<std::byte> garbage(10000);
-    for (auto& byte : garbage) byte = static_cast<std::byte>(random());
+    for (auto& byte : garbage) {
+        byte = static_cast<std::byte>(random());
+    }
     Client stranger(daemon_->address());
     stranger.send_bytes(garbage);
     EXPECT_FALSE(stranger.refusal().empty());
@@ -51,8 +53,9 @@ TEST_F(Strangers, GarbageHelloInAValidFrameIsRefused) {
     for (int i = 0; i < 200; ++i) {
         // Valid before the mutation, since random bytes would be refused at the first pointer.
         auto payload = hello_payload({.environment = {{"CUDA_MODULE_LOADING", "LAZY"}}});
-        for (int flips = 0; flips < 4; ++flips)
+        for (int flips = 0; flips < 4; ++flips) {
             payload[random() % payload.size()] ^= static_cast<std::byte>(1u << random() % 8);
+        }
         const transport::ConstBuffer body = payload;
         wire::FrameHeader header{static_cast<std::uint32_t>(payload.size()), 0, 0, wire::FrameType::hello,
                                  wire::crc32c(body)};
@@ -114,10 +117,14 @@ TEST_F(Strangers, SilentConnectionTimesOut) {
 TEST_F(Strangers, SilentConnectionsDoNotBlockOthers) {
     open("[limits]\nhandshakes = 4\n");
     std::list<Client> silent;
-    for (int i = 0; i < 12; ++i) silent.emplace_back(daemon_->address());
+    for (int i = 0; i < 12; ++i) {
+        silent.emplace_back(daemon_->address());
+    }
     EXPECT_NE(silent.front().refusal(milliseconds(2000)).find("said nothing"), std::string::npos);
     EXPECT_TRUE(silent.front().ended(milliseconds(3000)));
-    for (int i = 0; i < 8; ++i) expect_alive();
+    for (int i = 0; i < 8; ++i) {
+        expect_alive();
+    }
     EXPECT_FALSE(silent.back().ended(milliseconds(100)));
 }
 

@@ -30,7 +30,9 @@ std::string Device::name_of(CUresult result) const {
 }
 
 void Device::check(CUresult result, const char* what) const {
-    if (result == CUDA_SUCCESS) return;
+    if (result == CUDA_SUCCESS) {
+        return;
+    }
     fprintf(stderr, "%s: %s: %s\n", path_.c_str(), what, name_of(result).c_str());
     exit(2);
 }
@@ -63,10 +65,14 @@ CUmodule Device::load(const std::string& ptx, std::string& error, bool optimize)
     void* values[] = {log, reinterpret_cast<void*>(sizeof log), nullptr};
     CUmodule module = nullptr;
     const CUresult result = CALL(cuModuleLoadDataEx)(&module, ptx.c_str(), optimize ? 2 : 3, options, values);
-    if (result == CUDA_SUCCESS) return module;
+    if (result == CUDA_SUCCESS) {
+        return module;
+    }
     error = name_of(result) + ": " + log;
     for (char& c : error) {
-        if (c == '\n') c = ' ';
+        if (c == '\n') {
+            c = ' ';
+        }
     }
     return nullptr;
 }
@@ -78,7 +84,9 @@ void Device::unload(CUmodule module) {
 
 CUdeviceptr Device::buffer(CUdeviceptr& address, std::size_t& has, std::size_t bytes) {
     if (has < bytes) {
-        if (address != 0) CHECKED(cuMemFree, address);
+        if (address != 0) {
+            CHECKED(cuMemFree, address);
+        }
         CHECKED(cuMemAlloc, &address, bytes);
         has = bytes;
     }

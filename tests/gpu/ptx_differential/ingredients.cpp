@@ -20,14 +20,22 @@ bool begins_with_any(const std::string& text, Words starts) {
 
 bool is_left_out(const Instruction& instruction) {
     const std::string& text = instruction.text;
-    if (instruction.tolerance.rule != Tolerance::Rule::exact) return true;
+    if (instruction.tolerance.rule != Tolerance::Rule::exact) {
+        return true;
+    }
     // Results that PTX leaves undefined, or where the GPU deviates from the PTX manual.
-    if (begins_with_any(text, {"bfe.u64", "bfe.s64", "bfi.b64", "vadd.u32.u32.u32.sat", "vmad.u32"})) return true;
+    if (begins_with_any(text, {"bfe.u64", "bfe.s64", "bfi.b64", "vadd.u32.u32.u32.sat", "vmad.u32"})) {
+        return true;
+    }
     // The smallest number divided by -1. Divisions with positive divisors are added below.
-    if (has_any(text, {"div.s16", "div.s32", "div.s64", "rem.s"})) return true;
+    if (has_any(text, {"div.s16", "div.s32", "div.s64", "rem.s"})) {
+        return true;
+    }
     const bool is_half = has(text, "f16");
     // Without a rounding mode these may be contracted into fma.
-    if (is_half && begins_with_any(text, {"add.", "sub.", "mul."}) && !has(text, ".rn.")) return true;
+    if (is_half && begins_with_any(text, {"add.", "sub.", "mul."}) && !has(text, ".rn.")) {
+        return true;
+    }
     return is_half && has(text, ".xorsign");  // a NaN's sign is visible, and packed NaNs cannot be cleaned
 }
 
@@ -64,10 +72,11 @@ void more_arithmetic(List& list) {
     } types[] = {{"16", "0x7fff", 'H'}, {"32", "0x7fffffff", 'R'}, {"64", "0x7fffffffffffffff", 'L'}};
     for (const auto& [type, most, kind] : types) {
         const std::string b = std::string(".b") + type;
-        for (const std::string op : {"div", "rem"})
+        for (const std::string op : {"div", "rem"}) {
             list.add("{ .reg " + b + " %q; and" + b + " %q, {b}, " + most + "; or" + b + " %q, %q, 1; " + op + ".s" +
                          type + " {d}, {a}, %q; }",
                      kind, {kind, kind});
+        }
     }
     for (const std::string op : {"add", "sub", "mul"}) {
         for (const std::string modifier : {".ftz", ".sat", ".ftz.sat"}) {
@@ -114,8 +123,9 @@ void local_memory(List& list) {
 
 void functions(List& list) {
     const std::string give = "st.param.b32 [pa], {a}; st.param.b32 [pb], {b}; ", take = "ld.param.b32 {d}, [pr]; }";
-    for (const std::string function : {"twist", "climb"})
+    for (const std::string function : {"twist", "climb"}) {
         list.add("{ .param .b32 pa, pb, pr; " + give + "call (pr), " + function + ", (pa, pb); " + take, 'R', "RR");
+    }
     list.add(
         "{ .reg .b64 %f, %g; .param .b32 pa, pb, pr; mov.u64 %f, twist; mov.u64 %g, climb; selp.b64 %f, %f, %g, {c}; " +
             give +
@@ -135,16 +145,18 @@ void warps(List& list) {
     list.together("{ .reg .b32 %q; and.b32 %q, {b}, 31; shfl.sync.idx.b32 {d}, {a}, %q, 31, -1; }", 'R', "RR");
     list.together("{ .reg .b32 %q; shfl.sync.up.b32 %q|{d}, {a}, 6, 0, -1; }", 'p', "R");
     list.together("{ .reg .b32 %q; shfl.sync.idx.b32 %q|{d}, {a}, 20, 0x100f, -1; }", 'p', "R");
-    for (const std::string mode : {"all", "any", "uni"})
+    for (const std::string mode : {"all", "any", "uni"}) {
         list.together("vote.sync." + mode + ".pred {d}, {a}, -1;", 'p', "p");
+    }
     list.together("vote.sync.ballot.b32 {d}, {a}, -1;", 'R', "p");
     list.together("match.any.sync.b32 {d}, {a}, -1;", 'R', "R");
     list.together("match.any.sync.b64 {d}, {a}, -1;", 'R', "L");
     list.together("{ .reg .b32 %q; and.b32 %q, {a}, 3; match.any.sync.b32 {d}, %q, -1; }", 'R', "R");
     list.together("{ .reg .pred %q; match.all.sync.b32 {d}|%q, {a}, -1; }", 'R', "R");
     for (const std::string type :
-         {"add.u32", "add.s32", "min.u32", "min.s32", "max.u32", "max.s32", "and.b32", "or.b32", "xor.b32"})
+         {"add.u32", "add.s32", "min.u32", "min.s32", "max.u32", "max.s32", "and.b32", "or.b32", "xor.b32"}) {
         list.together("redux.sync." + type + " {d}, {a}, -1;", 'R', "R");
+    }
 }
 
 // Data exchange between the threads of a block.
@@ -176,7 +188,9 @@ void blocks(List& list) {
 std::vector<Ingredient> ingredients() {
     List list;
     for (const auto& instruction : all_instructions()) {
-        if (is_left_out(instruction)) continue;
+        if (is_left_out(instruction)) {
+            continue;
+        }
         const std::string& text = instruction.text;
         Ingredient& one = list.add(text, instruction.result, instruction.operands);
         one.through_memory = begins_with_any(text, {"cvt.", "set."});
@@ -216,7 +230,9 @@ std::string program_functions() {
 std::string program_variables() {
     std::string text =
         ".local .align 8 .b64 scratch[8]; .shared .align 8 .b64 exchange[" + std::to_string(kThreadsPerBlock) + "];\n";
-    for (unsigned i = 0; i < 8; ++i) text += "st.local.u64 [scratch+" + std::to_string(i * 8) + "], 0;\n";
+    for (unsigned i = 0; i < 8; ++i) {
+        text += "st.local.u64 [scratch+" + std::to_string(i * 8) + "], 0;\n";
+    }
     return text;
 }
 

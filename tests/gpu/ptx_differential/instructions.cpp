@@ -16,7 +16,9 @@ struct Table {
     // "MNEMONIC {d}, {a}, ..." with as many operands as there are kinds.
     void plain(const std::string& mnemonic, Kind result, const std::string& operands, const Tolerance& tolerance = {}) {
         std::string text = mnemonic + " {d}";
-        for (std::size_t i = 0; i < operands.size(); ++i) text += std::string(", {") + char('a' + i) + "}";
+        for (std::size_t i = 0; i < operands.size(); ++i) {
+            text += std::string(", {") + char('a' + i) + "}";
+        }
         add(text + ";", result, operands, tolerance);
     }
 };
@@ -32,8 +34,9 @@ void integer_arithmetic(Table& t) {
     for (const std::string type : kIntegerTypes) {
         const Kind k = integer_kind(type);
         const std::string two{k, k}, three{k, k, k};
-        for (const char* op : {"add", "sub", "mul.lo", "mul.hi", "min", "max"})
+        for (const char* op : {"add", "sub", "mul.lo", "mul.hi", "min", "max"}) {
             t.plain(std::string(op) + "." + type, k, two);
+        }
         t.plain("mad.lo." + type, k, three);
         t.plain("mad.hi." + type, k, three);
         t.plain("sad." + type, k, three);
@@ -52,7 +55,9 @@ void integer_arithmetic(Table& t) {
             t.plain("neg." + type, k, {k});
         }
     }
-    for (const char* text : {"add.sat.s32", "sub.sat.s32"}) t.plain(text, 'R', "RR");
+    for (const char* text : {"add.sat.s32", "sub.sat.s32"}) {
+        t.plain(text, 'R', "RR");
+    }
     t.plain("mad.hi.sat.s32", 'R', "RRR");
     for (const std::string type : {"u32", "s32"}) {
         for (const char* half : {"lo", "hi"}) {
@@ -64,7 +69,9 @@ void integer_arithmetic(Table& t) {
             t.plain("dp2a.lo." + type + "." + other, 'R', "RRR");
             t.plain("dp2a.hi." + type + "." + other, 'R', "RRR");
         }
-        for (const char* mode : {"wrap", "clamp"}) t.plain(std::string("szext.") + mode + "." + type, 'R', "RS");
+        for (const char* mode : {"wrap", "clamp"}) {
+            t.plain(std::string("szext.") + mode + "." + type, 'R', "RS");
+        }
     }
     for (const std::string type : {"u32", "s32", "u64", "s64"}) {
         const Kind k = integer_kind(type);
@@ -78,21 +85,33 @@ void integer_arithmetic(Table& t) {
               k, two + k);
     }
     for (const char* type : {"u16x2", "s16x2"}) {
-        for (const char* op : {"add", "min", "max"}) t.plain(std::string(op) + "." + type, 'R', "RR");
+        for (const char* op : {"add", "min", "max"}) {
+            t.plain(std::string(op) + "." + type, 'R', "RR");
+        }
     }
-    for (const char* op : {"min.relu.s32", "max.relu.s32", "min.relu.s16x2", "max.relu.s16x2"}) t.plain(op, 'R', "RR");
+    for (const char* op : {"min.relu.s32", "max.relu.s32", "min.relu.s16x2", "max.relu.s16x2"}) {
+        t.plain(op, 'R', "RR");
+    }
 }
 
 void bits(Table& t) {
     for (const std::string width : {"16", "32", "64"}) {
         const Kind k = width == "16" ? 'H' : width == "32" ? 'R' : 'L';
         const std::string one{k}, two{k, k};
-        for (const char* op : {"and", "or", "xor"}) t.plain(std::string(op) + ".b" + width, k, two);
-        for (const char* op : {"not", "cnot"}) t.plain(std::string(op) + ".b" + width, k, one);
+        for (const char* op : {"and", "or", "xor"}) {
+            t.plain(std::string(op) + ".b" + width, k, two);
+        }
+        for (const char* op : {"not", "cnot"}) {
+            t.plain(std::string(op) + ".b" + width, k, one);
+        }
         t.plain("shl.b" + width, k, one + "S");
-        for (const char* type : {"b", "u", "s"}) t.plain("shr." + std::string(type) + width, k, one + "S");
+        for (const char* type : {"b", "u", "s"}) {
+            t.plain("shr." + std::string(type) + width, k, one + "S");
+        }
         t.plain("selp.b" + width, k, two + "p");
-        if (width == "16") continue;
+        if (width == "16") {
+            continue;
+        }
         t.plain("popc.b" + width, 'R', one);
         t.plain("clz.b" + width, 'R', one);
         t.plain("brev.b" + width, k, one);
@@ -104,18 +123,25 @@ void bits(Table& t) {
             t.plain("bfind.shiftamt." + std::string(type) + width, 'R', one);
         }
     }
-    for (const char* op : {"and", "or", "xor"}) t.plain(std::string(op) + ".pred", 'p', "pp");
+    for (const char* op : {"and", "or", "xor"}) {
+        t.plain(std::string(op) + ".pred", 'p', "pp");
+    }
     t.plain("not.pred", 'p', "p");
-    for (const char* table : {"0x80", "0xfe", "0x96", "0xe8", "0xca", "0x1b", "0x00", "0xff", "0x6a"})
+    for (const char* table : {"0x80", "0xfe", "0x96", "0xe8", "0xca", "0x1b", "0x00", "0xff", "0x6a"}) {
         t.add(std::string("lop3.b32 {d}, {a}, {b}, {c}, ") + table + ";", 'R', "RRR");
+    }
     for (const char* direction : {"l", "r"}) {
-        for (const char* mode : {"clamp", "wrap"})
+        for (const char* mode : {"clamp", "wrap"}) {
             t.plain(std::string("shf.") + direction + "." + mode + ".b32", 'R', "RRS");
+        }
     }
     t.plain("prmt.b32", 'R', "RRR");
-    for (const char* mode : {"f4e", "b4e", "rc8", "ecl", "ecr", "rc16"})
+    for (const char* mode : {"f4e", "b4e", "rc8", "ecl", "ecr", "rc16"}) {
         t.plain(std::string("prmt.b32.") + mode, 'R', "RRR");
-    for (const char* mode : {"clamp", "wrap"}) t.plain(std::string("bmsk.") + mode + ".b32", 'R', "SS");
+    }
+    for (const char* mode : {"clamp", "wrap"}) {
+        t.plain(std::string("bmsk.") + mode + ".b32", 'R', "SS");
+    }
     t.add("{ .reg .b32 %n; and.b32 %n, {b}, 31; and.b32 %o, {c}, 7; fns.b32 {d}, {a}, %n, %o; }", 'R', "RSS");
     t.rows.back().text.insert(t.rows.back().text.find("%n;") + 2, ", %o");
     for (const char* type : {"u16", "s16", "u32", "s32", "u64", "s64", "f32", "f64"}) {
@@ -164,9 +190,12 @@ void comparisons(Table& t) {
     };
     for (const std::string type : kIntegerTypes) {
         const Kind k = integer_kind(type);
-        for (const char* comparison : type[0] == 's' ? of_signed : of_unsigned) both(comparison, type, k);
-        for (const char* logic : {"and", "or", "xor"})
+        for (const char* comparison : type[0] == 's' ? of_signed : of_unsigned) {
+            both(comparison, type, k);
+        }
+        for (const char* logic : {"and", "or", "xor"}) {
             t.plain(std::string("setp.lt.") + logic + "." + type, 'p', std::string{k, k, 'p'});
+        }
         t.plain("set.ge.f32." + type, 'F', std::string{k, k});
     }
     for (const char* comparison : of_floats) {
@@ -190,7 +219,9 @@ void float_arithmetic(Table& t) {
     for (const std::string rounding : kRoundings) {
         for (const char* modifier : {"", ".ftz", ".sat", ".ftz.sat"}) {
             const std::string end = rounding + modifier + ".f32";
-            for (const char* op : {"add.", "sub.", "mul."}) t.plain(op + end, 'F', "FF");
+            for (const char* op : {"add.", "sub.", "mul."}) {
+                t.plain(op + end, 'F', "FF");
+            }
             t.plain("fma." + end, 'F', "FFF");
         }
         for (const char* modifier : {"", ".ftz"}) {
@@ -199,7 +230,9 @@ void float_arithmetic(Table& t) {
             t.plain("rcp." + end, 'F', "F");
             t.plain("sqrt." + end, 'F', "F");
         }
-        for (const char* op : {"add.", "sub.", "mul.", "div."}) t.plain(op + rounding + ".f64", 'D', "DD");
+        for (const char* op : {"add.", "sub.", "mul.", "div."}) {
+            t.plain(op + rounding + ".f64", 'D', "DD");
+        }
         t.plain("fma." + rounding + ".f64", 'D', "DDD");
         t.plain("mad." + rounding + ".f64", 'D', "DDD");
         t.plain("rcp." + rounding + ".f64", 'D', "D");
@@ -207,8 +240,9 @@ void float_arithmetic(Table& t) {
     }
     t.plain("mad.rn.f32", 'F', "FFF");
     for (const char* op : {"min", "max"}) {
-        for (const char* modifier : {"", ".ftz", ".NaN", ".ftz.NaN", ".xorsign.abs", ".NaN.xorsign.abs"})
+        for (const char* modifier : {"", ".ftz", ".NaN", ".ftz.NaN", ".xorsign.abs", ".NaN.xorsign.abs"}) {
             t.plain(std::string(op) + modifier + ".f32", 'F', "FF");
+        }
         t.plain(std::string(op) + ".f64", 'D', "DD");
     }
     for (const char* op : {"abs", "neg"}) {
@@ -260,19 +294,27 @@ void half_arithmetic(Table& t) {
         for (const char* op : {"add", "sub", "mul"}) {
             t.plain(op + end, k, two);
             t.plain(std::string(op) + ".rn" + end, k, two);
-            if (is_bfloat) continue;
-            for (const char* modifier : {".ftz", ".sat", ".ftz.sat"}) t.plain(std::string(op) + modifier + end, k, two);
+            if (is_bfloat) {
+                continue;
+            }
+            for (const char* modifier : {".ftz", ".sat", ".ftz.sat"}) {
+                t.plain(std::string(op) + modifier + end, k, two);
+            }
         }
         t.plain("fma.rn" + end, k, three);
         t.plain("fma.rn.relu" + end, k, three);
         if (!is_bfloat) {
-            for (const char* modifier : {".ftz", ".sat", ".ftz.sat", ".ftz.relu"})
+            for (const char* modifier : {".ftz", ".sat", ".ftz.sat", ".ftz.relu"}) {
                 t.plain(std::string("fma.rn") + modifier + end, k, three);
+            }
         }
         for (const char* op : {"min", "max"}) {
-            for (const char* modifier : {"", ".NaN", ".xorsign.abs", ".NaN.xorsign.abs"})
+            for (const char* modifier : {"", ".NaN", ".xorsign.abs", ".NaN.xorsign.abs"}) {
                 t.plain(std::string(op) + modifier + end, k, two);
-            if (!is_bfloat) t.plain(std::string(op) + ".ftz" + end, k, two);
+            }
+            if (!is_bfloat) {
+                t.plain(std::string(op) + ".ftz" + end, k, two);
+            }
         }
         t.plain("neg" + end, k, {k});
         t.plain("abs" + end, k, {k});
@@ -287,25 +329,33 @@ void conversions(Table& t) {
     integers.insert(integers.end(), small.begin(), small.end());
     for (const auto& to : integers) {
         for (const auto& from : integers) {
-            if (to == from) continue;
+            if (to == from) {
+                continue;
+            }
             t.plain("cvt." + to + "." + from, kind_of(to), {kind_of(from)});
             // Where every value fits, the assembler rejects saturation.
             const bool fits = std::stoi(to.substr(1)) > std::stoi(from.substr(1)) && (to[0] == 's' || from[0] == 'u');
-            if (!fits) t.plain("cvt.sat." + to + "." + from, kind_of(to), {kind_of(from)});
+            if (!fits) {
+                t.plain("cvt.sat." + to + "." + from, kind_of(to), {kind_of(from)});
+            }
         }
         for (const std::string rounding : {"rni", "rzi", "rmi", "rpi"}) {
             t.plain("cvt." + rounding + "." + to + ".f32", kind_of(to), "F");
             t.plain("cvt." + rounding + ".ftz." + to + ".f32", kind_of(to), "F");
             t.plain("cvt." + rounding + "." + to + ".f64", kind_of(to), "D");
             t.plain("cvt." + rounding + "." + to + ".f16", kind_of(to), "h");
-            if (to.substr(1) != "8") t.plain("cvt." + rounding + "." + to + ".bf16", kind_of(to), "b");
+            if (to.substr(1) != "8") {
+                t.plain("cvt." + rounding + "." + to + ".bf16", kind_of(to), "b");
+            }
         }
         t.plain("cvt.rzi.sat." + to + ".f32", kind_of(to), "F");
         for (const std::string rounding : kRoundings) {
             t.plain("cvt." + rounding + ".f32." + to, 'F', {kind_of(to)});
             t.plain("cvt." + rounding + ".f64." + to, 'D', {kind_of(to)});
             t.plain("cvt." + rounding + ".f16." + to, 'h', {kind_of(to)});
-            if (to.substr(1) != "8") t.plain("cvt." + rounding + ".bf16." + to, 'b', {kind_of(to)});
+            if (to.substr(1) != "8") {
+                t.plain("cvt." + rounding + ".bf16." + to, 'b', {kind_of(to)});
+            }
         }
         t.plain("cvt.rn.sat.f32." + to, 'F', {kind_of(to)});
     }
@@ -323,7 +373,9 @@ void conversions(Table& t) {
         t.plain("cvt." + rounding + ".f64.f64", 'D', "D");
         t.plain("cvt." + rounding + ".f16.f16", 'h', "h");
     }
-    for (const char* text : {"cvt.f64.f32", "cvt.ftz.f64.f32"}) t.plain(text, 'D', "F");
+    for (const char* text : {"cvt.f64.f32", "cvt.ftz.f64.f32"}) {
+        t.plain(text, 'D', "F");
+    }
     t.plain("cvt.sat.f32.f32", 'F', "F");
     t.plain("cvt.f32.f16", 'F', "h");
     t.plain("cvt.ftz.f32.f16", 'F', "h");
@@ -345,8 +397,12 @@ void conversions(Table& t) {
             t.plain(std::string("cvt.rn") + relu + ".f16x2." + type, 'x', "H");
         }
     }
-    for (const char* type : {"u16", "s16"}) t.plain(std::string("cvt.pack.sat.") + type + ".s32", 'R', "RR");
-    for (const char* type : {"u8", "s8"}) t.plain(std::string("cvt.pack.sat.") + type + ".s32.b32", 'R', "RRR");
+    for (const char* type : {"u16", "s16"}) {
+        t.plain(std::string("cvt.pack.sat.") + type + ".s32", 'R', "RR");
+    }
+    for (const char* type : {"u8", "s8"}) {
+        t.plain(std::string("cvt.pack.sat.") + type + ".s32.b32", 'R', "RRR");
+    }
 }
 
 }  // namespace
@@ -374,7 +430,9 @@ std::string Instruction::name() const {
     for (std::size_t at = text.find(';') + 1; at < text.size();) {
         const auto begin = text.find_first_not_of(' ', at);
         const auto end = text.find_first_of(" }", begin);
-        if (begin == std::string::npos || text[begin] == '}') break;
+        if (begin == std::string::npos || text[begin] == '}') {
+            break;
+        }
         result += (result.empty() ? "" : ", ") + text.substr(begin, end - begin);
         at = text.find(';', begin) + 1;
     }
@@ -396,11 +454,14 @@ std::vector<Instruction> all_instructions() {
 
 std::string fill(std::string text, const std::string& d, const std::vector<std::string>& operands) {
     const auto replace = [&](const std::string& what, const std::string& with) {
-        for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size()))
+        for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size())) {
             text.replace(at, what.size(), with);
+        }
     };
     replace("{d}", d);
-    for (std::size_t i = 0; i < operands.size(); ++i) replace(std::string("{") + char('a' + i) + "}", operands[i]);
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+        replace(std::string("{") + char('a' + i) + "}", operands[i]);
+    }
     return text;
 }
 

@@ -14,13 +14,21 @@ const char* register_type(Kind kind) {
 
 // Moves a 64-bit register's content to a register of this kind.
 std::string take(Kind kind, const std::string& to, const std::string& word) {
-    if (kind == 'p') return "and.b64 " + word + ", " + word + ", 1; setp.ne.u64 " + to + ", " + word + ", 0;\n";
-    if (width_bits(kind) == 64) return "mov.b64 " + to + ", " + word + ";\n";
+    if (kind == 'p') {
+        return "and.b64 " + word + ", " + word + ", 1; setp.ne.u64 " + to + ", " + word + ", 0;\n";
+    }
+    if (width_bits(kind) == 64) {
+        return "mov.b64 " + to + ", " + word + ";\n";
+    }
     return "cvt.u" + std::to_string(width_bits(kind)) + ".u64 " + to + ", " + word + ";\n";
 }
 std::string give(Kind kind, const std::string& word, const std::string& from) {
-    if (kind == 'p') return "selp.u64 " + word + ", 1, 0, " + from + ";";
-    if (width_bits(kind) == 64) return "mov.b64 " + word + ", " + from + ";";
+    if (kind == 'p') {
+        return "selp.u64 " + word + ", 1, 0, " + from + ";";
+    }
+    if (width_bits(kind) == 64) {
+        return "mov.b64 " + word + ", " + from + ";";
+    }
     return "cvt.u64.u" + std::to_string(width_bits(kind)) + " " + word + ", " + from + ";";
 }
 
@@ -53,7 +61,9 @@ std::string instruction_kernel(const std::string& name, const Instruction& instr
     }
     // Instructions that write only a part of the result begin with zero.
     text += std::string(".reg ") + register_type(instruction.result) + " %d;\n";
-    if (instruction.result != 'p') text += std::string("mov") + register_type(instruction.result) + " %d, 0;\n";
+    if (instruction.result != 'p') {
+        text += std::string("mov") + register_type(instruction.result) + " %d, 0;\n";
+    }
     text += fill(instruction.text, "%d", operands) + "\n" + give(instruction.result, "%word", "%d") +
             "\nst.global.u64 [%output], %word;\nret;\n}\n";
     return text;

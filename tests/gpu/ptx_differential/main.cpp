@@ -71,24 +71,33 @@ class Test {
   public:
     explicit Test(Options options)
         : options_(std::move(options)), instructions_(all_instructions()), ingredients_(ingredients()) {
-        if (options_.native != "none") native_ = std::make_unique<Device>(options_.native);
+        if (options_.native != "none") {
+            native_ = std::make_unique<Device>(options_.native);
+        }
         software_ = std::make_unique<Device>(options_.software);
         printf("native: %s; software: %s; seed %llu\n", native_ ? native_->name().c_str() : "none",
                software_->name().c_str(), static_cast<unsigned long long>(options_.seed));
-        if (!options_.against.empty()) read_record();
+        if (!options_.against.empty()) {
+            read_record();
+        }
     }
 
     int run() {
         std::vector<const Instruction*> chosen;
         for (const auto& instruction : instructions_) {
-            if (instruction.text.find(options_.only) != std::string::npos) chosen.push_back(&instruction);
+            if (instruction.text.find(options_.only) != std::string::npos) {
+                chosen.push_back(&instruction);
+            }
         }
-        for (std::size_t i = 0; i < chosen.size(); i += kKernelsPerModule)
+        for (std::size_t i = 0; i < chosen.size(); i += kKernelsPerModule) {
             try_instructions(
                 {chosen.begin() + static_cast<std::ptrdiff_t>(i),
                  chosen.begin() + static_cast<std::ptrdiff_t>(std::min(i + kKernelsPerModule, chosen.size()))});
+        }
         if (options_.only.empty()) {
-            for (unsigned i = 0; i < options_.programs; ++i) try_program(i);
+            for (unsigned i = 0; i < options_.programs; ++i) {
+                try_program(i);
+            }
         }
         return report(chosen.size());
     }
@@ -96,7 +105,9 @@ class Test {
   private:
     static std::string module_of(const std::vector<const Instruction*>& some) {
         std::string text = module_header();
-        for (std::size_t i = 0; i < some.size(); ++i) text += instruction_kernel("k" + std::to_string(i), *some[i]);
+        for (std::size_t i = 0; i < some.size(); ++i) {
+            text += instruction_kernel("k" + std::to_string(i), *some[i]);
+        }
         return text;
     }
 
@@ -107,18 +118,28 @@ class Test {
         CUmodule software = software_->load(text, software_error);
         const bool both = (!native_ || native != nullptr) && software != nullptr;
         if (both) {
-            for (std::size_t i = 0; i < some.size(); ++i)
+            for (std::size_t i = 0; i < some.size(); ++i) {
                 try_instruction(*some[i], "k" + std::to_string(i), native, software);
+            }
         } else if (some.size() > 1) {
-            for (const auto* one : some) try_instructions({one});
+            for (const auto* one : some) {
+                try_instructions({one});
+            }
         } else {
             Row& row = rows_[some[0]->name()];
-            if (!native_error.empty()) row.refused.push_back(some[0]->text + "  natively: " + native_error);
-            if (!software_error.empty())
+            if (!native_error.empty()) {
+                row.refused.push_back(some[0]->text + "  natively: " + native_error);
+            }
+            if (!software_error.empty()) {
                 row.refused.push_back(some[0]->text + "  by the software GPU: " + software_error);
+            }
         }
-        if (native != nullptr) native_->unload(native);
-        if (software != nullptr) software_->unload(software);
+        if (native != nullptr) {
+            native_->unload(native);
+        }
+        if (software != nullptr) {
+            software_->unload(software);
+        }
     }
 
     std::vector<std::uint64_t> inputs_of(const Instruction& instruction, unsigned count) const {
@@ -127,8 +148,9 @@ class Test {
         // A single small operand is tested with all of its values.
         const bool all = instruction.operands.size() == 1 && width_bits(instruction.operands[0]) == 16;
         for (unsigned i = 0; i < count; ++i) {
-            for (std::size_t k = 0; k < instruction.operands.size(); ++k)
+            for (std::size_t k = 0; k < instruction.operands.size(); ++k) {
                 in[i * kOperandWords + k] = all ? i : random_value(instruction.operands[k], random);
+            }
         }
         return in;
     }
@@ -155,12 +177,17 @@ class Test {
                 }
                 return result;
             };
-            if (native_) recorded_.emplace_back(instruction.text, hash(theirs));
-            if (!options_.against.empty()) hold(instruction.text, hash(ours), row);
+            if (native_) {
+                recorded_.emplace_back(instruction.text, hash(theirs));
+            }
+            if (!options_.against.empty()) {
+                hold(instruction.text, hash(ours), row);
+            }
         }
         row.compared += count;
-        for (unsigned i = 0; i < count && native_; ++i)
+        for (unsigned i = 0; i < count && native_; ++i) {
             judge(row, instruction, &in[i * kOperandWords], theirs[i], ours[i]);
+        }
     }
 
     void judge(Row& row, const Instruction& instruction, const std::uint64_t* operands, std::uint64_t native,
@@ -169,10 +196,14 @@ class Test {
             case Verdict::equal: return;
             case Verdict::outside: ++row.outside; return;
             case Verdict::other_nan:
-                if (row.other_nan++ != 0) return;
+                if (row.other_nan++ != 0) {
+                    return;
+                }
                 break;
             case Verdict::different:
-                if (++row.different > options_.examples) return;
+                if (++row.different > options_.examples) {
+                    return;
+                }
                 break;
         }
         row.examples.push_back(difference_of(instruction, instruction.text, operands, native, software));
@@ -181,8 +212,9 @@ class Test {
     static std::string difference_of(const Instruction& instruction, const std::string& where,
                                      const std::uint64_t* operands, std::uint64_t native, std::uint64_t software) {
         std::string text = where + "  inputs";
-        for (std::size_t k = 0; k < instruction.operands.size(); ++k)
+        for (std::size_t k = 0; k < instruction.operands.size(); ++k) {
             text += " " + hexadecimal(operands[k], instruction.operands[k]);
+        }
         return text + "  native " + hexadecimal(native, instruction.result) + "  software " +
                hexadecimal(software, instruction.result);
     }
@@ -210,7 +242,9 @@ class Test {
         }
         options_.seed = seed;
         options_.programs = std::max(options_.programs, options_.recorded_programs);
-        while (std::getline(file, line)) expected_[line.substr(17)] = std::stoull(line.substr(0, 16), nullptr, 16);
+        while (std::getline(file, line)) {
+            expected_[line.substr(17)] = std::stoull(line.substr(0, 16), nullptr, 16);
+        }
     }
 
     std::string settings_line() const {
@@ -226,15 +260,23 @@ class Test {
         Random random(program_seed(options_, number, Use::inputs));
         std::vector<std::uint64_t> in;
         for (unsigned i = 0; i < kThreadsPerProgram; ++i) {
-            for (const Kind kind : program.registers) in.push_back(random_value(kind, random));
+            for (const Kind kind : program.registers) {
+                in.push_back(random_value(kind, random));
+            }
         }
         Row& row = rows_["random programs"];
         std::string native_error, software_error;
         auto theirs = native_ ? run_program(*native_, program, in, true, native_error) : std::vector<std::uint64_t>{};
         const auto ours = run_program(*software_, program, in, true, software_error);
-        if (!native_error.empty()) row.refused.push_back(what + "  natively: " + native_error);
-        if (!software_error.empty()) row.refused.push_back(what + "  by the software GPU: " + software_error);
-        if (!native_error.empty() || !software_error.empty()) return;
+        if (!native_error.empty()) {
+            row.refused.push_back(what + "  natively: " + native_error);
+        }
+        if (!software_error.empty()) {
+            row.refused.push_back(what + "  by the software GPU: " + software_error);
+        }
+        if (!native_error.empty() || !software_error.empty()) {
+            return;
+        }
         const std::uint64_t our_hash = hash_records(program, ours);
         std::string name = what;
         if (native_ && hash_records(program, theirs) != our_hash) {
@@ -246,22 +288,31 @@ class Test {
                                    " threads differ; without the driver's optimizations " +
                                    (agrees ? "it agrees" : "it differs too " + native_error));
             (agrees ? row.optimizer : row.different) += differing;
-            if (agrees) theirs = plain, name += kUnoptimized;
+            if (agrees) {
+                theirs = plain, name += kUnoptimized;
+            }
         }
         row.compared += kThreadsPerProgram;
-        if (native_) recorded_.emplace_back(name, hash_records(program, theirs));
-        if (!options_.against.empty() && number < options_.recorded_programs)
+        if (native_) {
+            recorded_.emplace_back(name, hash_records(program, theirs));
+        }
+        if (!options_.against.empty() && number < options_.recorded_programs) {
             hold(expected_.contains(what + kUnoptimized) ? what + kUnoptimized : what, our_hash, row);
+        }
     }
 
     static std::vector<std::uint64_t> run_program(Device& device, const Program& program,
                                                   const std::vector<std::uint64_t>& in, bool optimize,
                                                   std::string& error) {
         CUmodule module = device.load(program.text, error, optimize);
-        if (module == nullptr) return {};
+        if (module == nullptr) {
+            return {};
+        }
         auto result = device.run(module, "program", in, kThreadsPerProgram * program.words_of_a_thread(),
                                  kThreadsPerProgram, false, error);
-        if (error.empty()) device.unload(module);
+        if (error.empty()) {
+            device.unload(module);
+        }
         return result;
     }
 
@@ -277,9 +328,13 @@ class Test {
             std::uint64_t step = kLastRecord;
             const std::string difference = compare_thread(program, &native[i * words], &software[i * words],
                                                           {&in[i * registers], &in[i * registers] + registers}, step);
-            if (difference.empty()) continue;
+            if (difference.empty()) {
+                continue;
+            }
             ++differing;
-            if (shown[step]++ == 0) row.examples.push_back(what + " thread " + std::to_string(i) + "  " + difference);
+            if (shown[step]++ == 0) {
+                row.examples.push_back(what + " thread " + std::to_string(i) + "  " + difference);
+            }
         }
         return differing;
     }
@@ -290,16 +345,22 @@ class Test {
                                       std::uint64_t& number) {
         for (unsigned i = 0; i < program.most_records; ++i, native += 2, software += 2) {
             number = native[0];
-            if (native[0] != software[0])
+            if (native[0] != software[0]) {
                 return "went another way at record " + std::to_string(i) + ": native " + std::to_string(native[0]) +
                        ", software " + std::to_string(software[0]);
-            if (number >= program.steps.size()) return {};  // the last record
+            }
+            if (number >= program.steps.size()) {
+                return {};  // the last record
+            }
             const Step& step = program.steps[number];
             std::uint64_t operands[kOperandWords] = {};
-            for (std::size_t k = 0; k < step.operands.size(); ++k) operands[k] = registers[step.operands[k]];
-            if (compare(*step.instruction, operands, native[1], software[1]) == Verdict::different)
+            for (std::size_t k = 0; k < step.operands.size(); ++k) {
+                operands[k] = registers[step.operands[k]];
+            }
+            if (compare(*step.instruction, operands, native[1], software[1]) == Verdict::different) {
                 return "step " + std::to_string(number) + ": " +
                        difference_of(*step.instruction, step.text, operands, native[1], software[1]);
+            }
             registers[step.result] = native[1];
         }
         return {};
@@ -321,19 +382,26 @@ class Test {
             all.other_nan += row.other_nan, all.outside += row.outside;
             all.refused.insert(all.refused.end(), row.refused.begin(), row.refused.end());
             good = good && row.different == 0 && row.refused.empty();
-            if (options_.table || row.different + row.optimizer + row.other_nan != 0 || !row.refused.empty())
+            if (options_.table || row.different + row.optimizer + row.other_nan != 0 || !row.refused.empty()) {
                 print_row(name, row);
+            }
         }
         print_row("all", all);
         printf("%zu instructions of %zu names\n", tried, rows_.size());
         for (const auto& [name, row] : rows_) {
-            for (const auto& example : row.examples) printf("differs  %s\n", example.c_str());
-            for (const auto& one : row.refused) printf("refused  %s\n", one.c_str());
+            for (const auto& example : row.examples) {
+                printf("differs  %s\n", example.c_str());
+            }
+            for (const auto& one : row.refused) {
+                printf("refused  %s\n", one.c_str());
+            }
         }
         if (!options_.record.empty() && native_) {
             std::ofstream file(options_.record);
             file << settings_line() << "\n";
-            for (const auto& [what, hash] : recorded_) file << hexadecimal(hash, 'L').substr(2) << " " << what << "\n";
+            for (const auto& [what, hash] : recorded_) {
+                file << hexadecimal(hash, 'L').substr(2) << " " << what << "\n";
+            }
         }
         return good ? 0 : 1;
     }
@@ -350,13 +418,15 @@ class Test {
 int dump(const Options& options) {
     const auto instructions = all_instructions();
     const auto parts = ingredients();
-    for (std::size_t i = 0; i < instructions.size(); ++i)
+    for (std::size_t i = 0; i < instructions.size(); ++i) {
         std::ofstream(options.dump + "/" + std::to_string(i) + ".ptx")
             << module_header() << "// " << instructions[i].text << "\n"
             << instruction_kernel("k0", instructions[i]);
-    for (unsigned i = 0; i < options.programs; ++i)
+    }
+    for (unsigned i = 0; i < options.programs; ++i) {
         std::ofstream(options.dump + "/program" + std::to_string(i) + ".ptx")
             << random_program(program_seed(options, i, Use::text), parts).text;
+    }
     return 0;
 }
 
@@ -384,7 +454,9 @@ int main(int argc, char** argv) {
             return 2;
         }
     }
-    if (!options.dump.empty()) return dump(options);
+    if (!options.dump.empty()) {
+        return dump(options);
+    }
     if (options.software.empty()) {
         // In the parent of the build's folder for programs.
         const std::string self = argv[0];

@@ -34,7 +34,9 @@ class Generator {
     Generator(std::uint64_t seed, const std::vector<Ingredient>& ingredients)
         : random_(seed), ingredients_(ingredients) {
         for (const Kind kind : kProgramKinds) {
-            for (unsigned i = 0; i < kRegistersPerKind; ++i) program_.registers.push_back(kind);
+            for (unsigned i = 0; i < kRegistersPerKind; ++i) {
+                program_.registers.push_back(kind);
+            }
         }
     }
 
@@ -48,7 +50,9 @@ class Generator {
                std::to_string(program_.registers.size() * 8) + "; add.u64 %input, %input, %offset;\n" +
                "mul.wide.u32 %offset, %index, " + std::to_string(program_.words_of_a_thread() * 8) +
                "; add.u64 %trace, %trace, %offset;\n";
-        for (unsigned i = 0; i < program_.registers.size(); ++i) text += read(i);
+        for (unsigned i = 0; i < program_.registers.size(); ++i) {
+            text += read(i);
+        }
         text += body_ + "mov.u64 %word, " + std::to_string(kLastRecord) + "; st.global.u64 [%trace], %word;\nret;\n}\n";
         return std::move(program_);
     }
@@ -61,14 +65,17 @@ class Generator {
             ".reg .b32 %index, %size, %bit; .reg .b64 %input, %trace, %word, %offset; .reg .pred %nan;\n" +
             program_variables();
         for (const Kind kind : {'F', 'D'}) {
-            for (std::size_t i = 0; i < kOperandWords; ++i)
+            for (std::size_t i = 0; i < kOperandWords; ++i) {
                 text += std::string(".reg ") + register_type(kind) + " " + clean_name(kind, i) + "; ";
+            }
         }
         text += "\n";
-        for (unsigned i = 0; i < program_.registers.size(); ++i)
+        for (unsigned i = 0; i < program_.registers.size(); ++i) {
             text += std::string(".reg ") + register_type(program_.registers[i]) + " " + name(i) + ";\n";
-        for (unsigned i = 0; i < loops_; ++i)
+        }
+        for (unsigned i = 0; i < loops_; ++i) {
             text += ".reg .b32 %loop" + std::to_string(i) + "; .reg .pred %again" + std::to_string(i) + ";\n";
+        }
         return text;
     }
 
@@ -76,7 +83,9 @@ class Generator {
     std::string read(unsigned index) const {
         const std::string from = ", [%input+" + std::to_string(index * 8) + "];";
         const Kind kind = program_.registers[index];
-        if (kind == 'p') return "ld.global.b32 %bit" + from + " setp.ne.u32 " + name(index) + ", %bit, 0;\n";
+        if (kind == 'p') {
+            return "ld.global.b32 %bit" + from + " setp.ne.u32 " + name(index) + ", %bit, 0;\n";
+        }
         return "ld.global" + bits_type(kind) + " " + name(index) + from + "\n";
     }
 
@@ -86,7 +95,9 @@ class Generator {
         for (;;) {
             const auto index = static_cast<unsigned>(random_.below(program_.registers.size()));
             const Kind found = program_.registers[index];
-            if (found == kind || (any_integer && found == 'R')) return index;
+            if (found == kind || (any_integer && found == 'R')) {
+                return index;
+            }
         }
     }
 
@@ -105,7 +116,9 @@ class Generator {
     const Ingredient& choose(bool all_threads) {
         for (;;) {
             const Ingredient& one = ingredients_[random_.below(ingredients_.size())];
-            if (!one.together || all_threads) return one;
+            if (!one.together || all_threads) {
+                return one;
+            }
         }
     }
 
@@ -120,14 +133,18 @@ class Generator {
         step.text = fill(what.text, name(step.result), operands);
         if (chosen.cleans_nans) {
             for (std::size_t i = 0; i < operands.size(); ++i) {
-                if (is_floating(what.operands[i])) body_ += clean(what.operands[i], i, operands[i]);
+                if (is_floating(what.operands[i])) {
+                    body_ += clean(what.operands[i], i, operands[i]);
+                }
             }
         }
         // A guard equal to the result would also affect what is recorded.
         const unsigned guard = pick('p');
         const bool guarded = random_.chance(50), negated = random_.chance(50);
         std::string prefix;
-        if (chosen.guardable && guarded && guard != step.result) prefix = (negated ? "@!" : "@") + name(guard) + " ";
+        if (chosen.guardable && guarded && guard != step.result) {
+            prefix = (negated ? "@!" : "@") + name(guard) + " ";
+        }
         body_ += prefix + fill(what.text, name(step.result), operands) + "\n";
         write_down(prefix, step.result, chosen.through_memory);
         program_.steps.push_back(std::move(step));
@@ -143,7 +160,9 @@ class Generator {
                 prefix + "selp.b32 %bit, 1, 0, " + name(result) + ";\n" + prefix + "st.global.b32 [%trace+8], %bit;\n";
         } else {
             body_ += prefix + "st.volatile.global" + bits_type(kind) + " [%trace+8], " + name(result) + ";\n";
-            if (read_back) body_ += "ld.volatile.global" + bits_type(kind) + " " + name(result) + ", [%trace+8];\n";
+            if (read_back) {
+                body_ += "ld.volatile.global" + bits_type(kind) + " " + name(result) + ", [%trace+8];\n";
+            }
         }
         body_ += prefix + "add.u64 %trace, %trace, 16;\n";
     }
@@ -151,7 +170,9 @@ class Generator {
     // `times`: an upper bound on how often this code runs.
     void block(unsigned count, unsigned times, unsigned depth) {
         for (unsigned i = 0; i < count; ++i) {
-            if (records_ + times > kMaxRecords) return;
+            if (records_ + times > kMaxRecords) {
+                return;
+            }
             if (depth < 3 && random_.chance(6)) {
                 random_.chance(25) ? branch_by_index(times, depth) : branch(times, depth);
             } else if (depth < 3 && random_.chance(2)) {
@@ -168,7 +189,9 @@ class Generator {
         const bool has_else = random_.chance(50), negated = random_.chance(50);
         body_ += (negated ? "@!" : "@") + name(pick('p')) + " bra $else" + label + ";\n";
         block(static_cast<unsigned>(random_.below(10)) + 1, times, depth + 1);
-        if (has_else) body_ += "bra $end" + label + ";\n";
+        if (has_else) {
+            body_ += "bra $end" + label + ";\n";
+        }
         body_ += "$else" + label + ":\n";
         if (has_else) {
             block(static_cast<unsigned>(random_.below(10)) + 1, times, depth + 1);
@@ -185,7 +208,9 @@ class Generator {
         for (unsigned i = 0; i < 3; ++i) {
             body_ += "$way" + label + "_" + std::to_string(i) + ":\n";
             block(static_cast<unsigned>(random_.below(6)) + 1, times, depth + 1);
-            if (i == 0) body_ += "bra " + end + ";\n";  // the second falls through to the third
+            if (i == 0) {
+                body_ += "bra " + end + ";\n";  // the second falls through to the third
+            }
         }
         body_ += end + ":\n";
     }
@@ -222,7 +247,9 @@ std::uint64_t hash_records(const Program& program, const std::vector<std::uint64
                 number,
                 is_step ? canonical(program.steps[number].instruction->result, records[at + 1]) : records[at + 1]};
             hash = hash_bytes(pair, sizeof pair, hash);
-            if (!is_step) break;
+            if (!is_step) {
+                break;
+            }
         }
     }
     return hash;

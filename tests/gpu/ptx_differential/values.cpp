@@ -30,8 +30,12 @@ Format format_of(Kind kind) {
 double to_double(const Format& format, std::uint64_t bits) {
     const std::uint64_t magnitude = bits & (format.sign() - 1);
     const double sign = (bits & format.sign()) != 0 ? -1 : 1;
-    if (magnitude == format.infinity()) return sign * INFINITY;
-    if (magnitude > format.infinity()) return NAN;
+    if (magnitude == format.infinity()) {
+        return sign * INFINITY;
+    }
+    if (magnitude > format.infinity()) {
+        return NAN;
+    }
     const std::uint64_t fraction = magnitude & ((std::uint64_t{1} << format.fraction) - 1);
     const int exponent = static_cast<int>(magnitude >> format.fraction);
     const double significand = exponent == 0 ? static_cast<double>(fraction)
@@ -62,12 +66,18 @@ std::uint64_t random_element(const Format& format, Random& random) {
                                      format.infinity() | fraction,
                                      (unit >> 1) | fraction,
                                      fraction};
-    if (random.chance(20)) return sign | borders[random.below(sizeof borders / sizeof *borders)];
-    if (random.chance(10)) return random.next() & (2 * format.sign() - 1);
+    if (random.chance(20)) {
+        return sign | borders[random.below(sizeof borders / sizeof *borders)];
+    }
+    if (random.chance(10)) {
+        return random.next() & (2 * format.sign() - 1);
+    }
     if (random.chance(20)) {  // near the limits of the integer types
         const auto power = random.below(66);
         const auto exponent = static_cast<std::uint64_t>(format.bias()) + power;
-        if (exponent << format.fraction >= format.infinity()) return sign | fraction;
+        if (exponent << format.fraction >= format.infinity()) {
+            return sign | fraction;
+        }
         const std::uint64_t near = random.chance(50) ? random.below(3) : unit - 1 - random.below(3);
         return sign | (exponent << format.fraction) | near;
     }
@@ -107,9 +117,15 @@ std::uint64_t random_integer(unsigned bits, Random& random) {
                                      0x1000000,
                                      0x5555555555555555,
                                      0xAAAAAAAAAAAAAAAA};
-    if (random.chance(25)) return borders[random.below(sizeof borders / sizeof *borders)] & mask;
-    if (random.chance(20)) return (random.below(41) - 20) & mask;
-    if (random.chance(25)) return (random.next() >> random.below(64)) & mask;
+    if (random.chance(25)) {
+        return borders[random.below(sizeof borders / sizeof *borders)] & mask;
+    }
+    if (random.chance(20)) {
+        return (random.below(41) - 20) & mask;
+    }
+    if (random.chance(25)) {
+        return (random.next() >> random.below(64)) & mask;
+    }
     if (random.chance(10)) {
         const std::uint64_t power = std::uint64_t{1} << random.below(bits);
         return (power - random.below(2)) & mask;
@@ -119,17 +135,29 @@ std::uint64_t random_integer(unsigned bits, Random& random) {
 
 Verdict compare_element(const Format& format, const Tolerance& tolerance, std::uint64_t first, std::uint64_t second,
                         std::uint64_t native, std::uint64_t software) {
-    if (native == software) return Verdict::equal;
+    if (native == software) {
+        return Verdict::equal;
+    }
     const bool native_nan = format.is_nan(native), software_nan = format.is_nan(software);
-    if (native_nan && software_nan) return Verdict::other_nan;
-    if (tolerance.rule == Tolerance::Rule::exact) return Verdict::different;
+    if (native_nan && software_nan) {
+        return Verdict::other_nan;
+    }
+    if (tolerance.rule == Tolerance::Rule::exact) {
+        return Verdict::different;
+    }
     if (tolerance.domain_most != 0) {
         const double magnitude = std::fabs(to_double(format, tolerance.domain_of_second ? second : first));
-        if (!(magnitude >= tolerance.domain_least && magnitude <= tolerance.domain_most)) return Verdict::outside;
+        if (!(magnitude >= tolerance.domain_least && magnitude <= tolerance.domain_most)) {
+            return Verdict::outside;
+        }
     }
-    if (native_nan || software_nan) return Verdict::different;
+    if (native_nan || software_nan) {
+        return Verdict::different;
+    }
     const double a = to_double(format, native), b = to_double(format, software);
-    if (std::isinf(a) || std::isinf(b)) return Verdict::different;
+    if (std::isinf(a) || std::isinf(b)) {
+        return Verdict::different;
+    }
     const double error = std::fabs(a - b);
     // Denormal results have fewer digits than the bound assumes.
     const double smallest = std::ldexp(1.0, 2 - format.bias() - static_cast<int>(format.fraction));
@@ -162,24 +190,38 @@ std::uint64_t Random::next() {
 std::uint64_t hash_bytes(const void* data, std::size_t bytes, std::uint64_t so_far) {
     // FNV-1a
     const auto* at = static_cast<const unsigned char*>(data);
-    for (std::size_t i = 0; i < bytes; ++i) so_far = (so_far ^ at[i]) * 0x100000001B3ULL;
+    for (std::size_t i = 0; i < bytes; ++i) {
+        so_far = (so_far ^ at[i]) * 0x100000001B3ULL;
+    }
     return so_far;
 }
 
 std::uint64_t random_value(Kind kind, Random& random) {
-    if (kind == 'p') return random.below(2);
-    if (kind == 'S') return random.chance(80) ? random.below(72) : random_integer(32, random);
-    if (!is_floating(kind)) return random_integer(width_bits(kind), random);
+    if (kind == 'p') {
+        return random.below(2);
+    }
+    if (kind == 'S') {
+        return random.chance(80) ? random.below(72) : random_integer(32, random);
+    }
+    if (!is_floating(kind)) {
+        return random_integer(width_bits(kind), random);
+    }
     const Format format = format_of(kind);
     std::uint64_t value = random_element(format, random);
-    if (elements_of(kind) == 2) value |= random_element(format, random) << 16;
+    if (elements_of(kind) == 2) {
+        value |= random_element(format, random) << 16;
+    }
     return value;
 }
 
 Verdict compare(const Instruction& instruction, const std::uint64_t* operands, std::uint64_t native,
                 std::uint64_t software) {
-    if (native == software) return Verdict::equal;
-    if (!is_floating(instruction.result)) return Verdict::different;
+    if (native == software) {
+        return Verdict::equal;
+    }
+    if (!is_floating(instruction.result)) {
+        return Verdict::different;
+    }
     const Format format = format_of(instruction.result);
     Verdict worst = Verdict::equal;
     for (unsigned i = 0; i < elements_of(instruction.result); ++i) {
@@ -192,11 +234,15 @@ Verdict compare(const Instruction& instruction, const std::uint64_t* operands, s
 }
 
 std::uint64_t canonical(Kind kind, std::uint64_t bits) {
-    if (!is_floating(kind)) return bits;
+    if (!is_floating(kind)) {
+        return bits;
+    }
     const Format format = format_of(kind);
     std::uint64_t result = bits;
     for (unsigned i = 0; i < elements_of(kind); ++i) {
-        if (!format.is_nan(element(bits, i, format))) continue;
+        if (!format.is_nan(element(bits, i, format))) {
+            continue;
+        }
         const std::uint64_t ones = format.bits == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << format.bits) - 1;
         result |= ones << (i * format.bits);
     }

@@ -30,7 +30,9 @@ class ConfigTest : public testing::Test {
         return load_config(
             [this](const char* name) -> std::optional<std::string> {
                 const auto found = variables_.find(name);
-                if (found == variables_.end()) return std::nullopt;
+                if (found == variables_.end()) {
+                    return std::nullopt;
+                }
                 return found->second;
             },
             system_file());

@@ -19,7 +19,9 @@ TEST(ErrorText, EveryValueOfTheHeaderHasAName) {
     int seen = 0;
     std::smatch match;
     for (std::string line; std::getline(header, line);) {
-        if (!std::regex_search(line, match, value)) continue;
+        if (!std::regex_search(line, match, value)) {
+            continue;
+        }
         const auto code = static_cast<CUresult>(std::stoi(match[3]));
         ASSERT_NE(name(code), nullptr) << line;
         EXPECT_EQ(match[1].str(), name(code));
@@ -77,14 +79,18 @@ TEST(ErrorText, LearnsABoundedNumberOfTexts) {
     EXPECT_TRUE(learn(CUDA_ERROR_TIMEOUT, same, ""));
     EXPECT_EQ(name(CUDA_ERROR_TIMEOUT), same);
     int learned = 0;
-    while (learned < 10000 && learn(952, std::string(500, static_cast<char>('a' + learned % 20)), "")) ++learned;
+    while (learned < 10000 && learn(952, std::string(500, static_cast<char>('a' + learned % 20)), "")) {
+        ++learned;
+    }
     EXPECT_GT(learned, 1000);
     EXPECT_LT(learned, 3000);
 }
 
 TEST(ErrorText, MayBeReadWhileLearning) {
     std::thread writer([] {
-        for (int i = 0; i < 100; ++i) learn(953, i % 2 == 0 ? "EVEN" : "ODD", "");
+        for (int i = 0; i < 100; ++i) {
+            learn(953, i % 2 == 0 ? "EVEN" : "ODD", "");
+        }
     });
     for (int i = 0; i < 1000; ++i) {
         const char* text = name(static_cast<CUresult>(953));

@@ -190,7 +190,9 @@ TEST(Hash, MatchesTheReference) {
 TEST(Hash, DoesNotDependOnTheChunks) {
     const std::string text(10000, 'x');
     Fingerprinter pieces;
-    for (std::size_t at = 0; at < text.size(); at += 777) pieces.add(bytes_of(std::string_view(text).substr(at, 777)));
+    for (std::size_t at = 0; at < text.size(); at += 777) {
+        pieces.add(bytes_of(std::string_view(text).substr(at, 777)));
+    }
     EXPECT_EQ(pieces.result(), fingerprint(bytes_of(text)));
     EXPECT_NE(pieces.result(), fingerprint(bytes_of(text).subspan(1)));
 }

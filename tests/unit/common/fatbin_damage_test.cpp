@@ -20,10 +20,16 @@ constexpr std::size_t kFirstEntry = kContainerHeaderBytes;
 // Reads everything there is to read; it need only return.
 void read_all(Bytes bytes) {
     auto image = inspect(bytes);
-    if (!image) return;
+    if (!image) {
+        return;
+    }
     auto entries = image_entries(*image);
-    if (!entries) return;
-    for (const Entry& entry : *entries) (void)unpack(entry, 16u << 20);
+    if (!entries) {
+        return;
+    }
+    for (const Entry& entry : *entries) {
+        (void)unpack(entry, 16u << 20);
+    }
     (void)repack(select(*entries, {9, 0}));
 }
 
@@ -103,7 +109,9 @@ TEST(Damage, FalseUnpackedSizeIsDetected) {
         auto entries = container_entries(file);
         ASSERT_TRUE(entries);
         for (Entry entry : *entries) {
-            if (!entry.compressed) continue;
+            if (!entry.compressed) {
+                continue;
+            }
             entry.unpacked_bytes += 8;
             EXPECT_FALSE(unpack(entry)) << name;
             entry.unpacked_bytes -= 16;

@@ -21,7 +21,9 @@ TEST_P(CompressMode, EntriesAreTheRequestedOnes) {
     auto entries = image_entries(*image);
     ASSERT_TRUE(entries) << entries.error().message;
     std::vector<std::pair<Kind, std::uint32_t>> seen;
-    for (const Entry& entry : *entries) seen.emplace_back(entry.kind, entry.arch);
+    for (const Entry& entry : *entries) {
+        seen.emplace_back(entry.kind, entry.arch);
+    }
     std::sort(seen.begin(), seen.end());
     const std::vector<std::pair<Kind, std::uint32_t>> expected = {
         {Kind::ptx, 75}, {Kind::ptx, 90}, {Kind::cubin, 75}, {Kind::cubin, 80}, {Kind::cubin, 90}, {Kind::cubin, 100}};

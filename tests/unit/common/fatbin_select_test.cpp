@@ -13,14 +13,18 @@ using Choice = std::pair<Kind, std::uint32_t>;
 std::vector<Choice> choices(std::span<const Entry> entries, ComputeCapability device,
                             Preference preference = Preference::as_driver) {
     std::vector<Choice> result;
-    for (const Entry& entry : select(entries, device, preference)) result.emplace_back(entry.kind, entry.arch);
+    for (const Entry& entry : select(entries, device, preference)) {
+        result.emplace_back(entry.kind, entry.arch);
+    }
     return result;
 }
 
 struct Made {
     explicit Made(const std::vector<MadeEntry>& made) : container(make_container(made)) {
         auto read = container_entries(container);
-        if (read) entries = *read;
+        if (read) {
+            entries = *read;
+        }
     }
     std::vector<std::byte> container;
     std::vector<Entry> entries;

@@ -16,9 +16,13 @@ void put(std::vector<std::byte>& target, std::size_t offset, T value) {
 
 std::vector<std::byte> fixture(const std::string& name) {
     std::ifstream file(std::string(GPUPOOL_FATBIN_FIXTURES) + "/" + name, std::ios::binary);
-    if (!file) throw std::runtime_error("no fixture " + name);
+    if (!file) {
+        throw std::runtime_error("no fixture " + name);
+    }
     std::string text(std::istreambuf_iterator<char>(file), {});
-    if (name.ends_with(".ptx")) text.push_back('\0');
+    if (name.ends_with(".ptx")) {
+        text.push_back('\0');
+    }
     const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
     return {bytes, bytes + text.size()};
 }

@@ -22,7 +22,9 @@ extern "C" __global__ void large_block(int* target, Large large) {
 template <class T>
 __global__ void saxpy(T* y, const T* x, T a, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] += a * x[i];
+    if (i < n) {
+        y[i] += a * x[i];
+    }
 }
 template __global__ void saxpy<float>(float*, const float*, float, int);
 template __global__ void saxpy<double>(double*, const double*, double, int);

@@ -29,7 +29,9 @@ class LogFile : public testing::Test {
     std::vector<std::string> lines() const {
         std::ifstream file(path_);
         std::vector<std::string> result;
-        for (std::string line; std::getline(file, line);) result.push_back(line);
+        for (std::string line; std::getline(file, line);) {
+            result.push_back(line);
+        }
         return result;
     }
 
@@ -120,10 +122,14 @@ TEST_F(LogFile, LinesOfManyThreadsAreWhole) {
     std::vector<std::thread> threads;
     for (int t = 0; t < thread_count; ++t) {
         threads.emplace_back([t] {
-            for (int i = 0; i < each; ++i) info("<{}:{}>", t, i);
+            for (int i = 0; i < each; ++i) {
+                info("<{}:{}>", t, i);
+            }
         });
     }
-    for (auto& thread : threads) thread.join();
+    for (auto& thread : threads) {
+        thread.join();
+    }
     const auto written = lines();
     ASSERT_EQ(written.size(), static_cast<std::size_t>(thread_count * each));
     for (const auto& line : written) {
@@ -136,7 +142,9 @@ TEST_F(LogFile, ForkedChildKeepsLogging) {
     ASSERT_TRUE(to_file(path_, Level::info));
     std::atomic<bool> stop{false};
     std::thread busy([&] {
-        while (!stop) info("busy");
+        while (!stop) {
+            info("busy");
+        }
     });
     for (int i = 0; i < 20; ++i) {
         const pid_t child = ::fork();
@@ -152,7 +160,9 @@ TEST_F(LogFile, ForkedChildKeepsLogging) {
     stop = true;
     busy.join();
     std::size_t children = 0;
-    for (const auto& line : lines()) children += line.ends_with("child") ? 1 : 0;
+    for (const auto& line : lines()) {
+        children += line.ends_with("child") ? 1 : 0;
+    }
     EXPECT_EQ(children, 20u);
 }
 

@@ -9,7 +9,9 @@ using Ordinals = std::vector<int>;
 
 std::vector<DeviceUuid> three_devices() {
     std::vector<DeviceUuid> devices(3);
-    for (std::uint8_t i = 0; i < 3; ++i) devices[i] = {0xAB, static_cast<std::uint8_t>(0x10 + i), 0, 0, 1, 2, 3, 4};
+    for (std::uint8_t i = 0; i < 3; ++i) {
+        devices[i] = {0xAB, static_cast<std::uint8_t>(0x10 + i), 0, 0, 1, 2, 3, 4};
+    }
     return devices;
 }
 

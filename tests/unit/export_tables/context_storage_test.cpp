@@ -116,7 +116,9 @@ TEST_F(ContextStorageTest, DestructorsMayUseTheStorage) {
     const StorageDestructor stubborn = [](CUcontext context, void* key, void* value) {
         void* found = nullptr;
         EXPECT_EQ(get(context, key, &found), CUDA_ERROR_INVALID_HANDLE);
-        if (destroyed.size() < 100) put(context, key, value, [](CUcontext c, void* k, void* v) { record(c, k, v); });
+        if (destroyed.size() < 100) {
+            put(context, key, value, [](CUcontext c, void* k, void* v) { record(c, k, v); });
+        }
         record(context, key, value);
     };
     EXPECT_EQ(put(context(1), key(1), key(11), stubborn), CUDA_SUCCESS);
@@ -129,17 +131,22 @@ TEST_F(ContextStorageTest, OtherThreadsSeeChangesAtOnce) {
     std::atomic<int> wrong{0};
     std::thread reader([&] {
         for (int i = 1; i <= 400; ++i) {
-            while (turn.load() < 2 * i - 1) std::this_thread::yield();
+            while (turn.load() < 2 * i - 1) {
+                std::this_thread::yield();
+            }
             void* value = nullptr;
-            if (get(context(1), key(1), &value) != CUDA_SUCCESS || value != key(static_cast<std::uintptr_t>(i)))
+            if (get(context(1), key(1), &value) != CUDA_SUCCESS || value != key(static_cast<std::uintptr_t>(i))) {
                 ++wrong;
+            }
             turn.store(2 * i);
         }
     });
     for (int i = 1; i <= 400; ++i) {
         EXPECT_EQ(put(context(1), key(1), key(static_cast<std::uintptr_t>(i)), nullptr), CUDA_SUCCESS);
         turn.store(2 * i - 1);
-        while (turn.load() < 2 * i) std::this_thread::yield();
+        while (turn.load() < 2 * i) {
+            std::this_thread::yield();
+        }
         EXPECT_EQ(remove(context(1), key(1)), CUDA_SUCCESS);
     }
     reader.join();

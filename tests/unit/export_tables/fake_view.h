@@ -20,7 +20,9 @@ class FakeView : public ClientView {
     int driver_version() noexcept override { return 13000; }
     std::span<const DeviceIdentity> devices() noexcept override { return identities; }
     CUresult primary_context(CUdevice device, CUcontext* context) noexcept override {
-        if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+        if (device != 0) {
+            return CUDA_ERROR_INVALID_DEVICE;
+        }
         *context = handle<CUcontext>(0x1000);
         return CUDA_SUCCESS;
     }
@@ -50,7 +52,9 @@ class FakeView : public ClientView {
         return CUDA_SUCCESS;
     }
     int for_each_function(CUcontext, CUmodule module, FunctionVisitor visit, void* user) noexcept override {
-        if (module != handle<CUmodule>(0x2001)) return 0;
+        if (module != handle<CUmodule>(0x2001)) {
+            return 0;
+        }
         visit(user, handle<CUfunction>(0x3001), "first");
         visit(user, handle<CUfunction>(0x3002), "second");
         return 2;

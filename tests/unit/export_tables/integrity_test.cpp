@@ -50,7 +50,9 @@ TEST(Md2, Rfc1319Vectors) {
 TEST(Md2, DoesNotDependOnTheChunks) {
     const std::string text(100, 'x');
     Md2 hash;
-    for (std::size_t at = 0; at < text.size(); at += 7) hash.add(bytes_of(std::string_view(text).substr(at, 7)));
+    for (std::size_t at = 0; at < text.size(); at += 7) {
+        hash.add(bytes_of(std::string_view(text).substr(at, 7)));
+    }
     EXPECT_EQ(hex(hash.finish()), md2(text));
 }
 
@@ -118,7 +120,9 @@ TEST(IntegrityAnswer, DependsOnEveryFact) {
     const auto plain = integrity_answer(facts, devices, 13002, 5);
     std::vector<Md2Digest> others;
     for (std::size_t i = 0; i < sizeof facts; ++i) {
-        if (i >= 12 && i < 16) continue;  // padding
+        if (i >= 12 && i < 16) {
+            continue;  // padding
+        }
         IntegrityFacts changed = facts;
         reinterpret_cast<std::uint8_t*>(&changed)[i] ^= 1;
         others.push_back(integrity_answer(changed, devices, 13002, 5));
@@ -126,7 +130,9 @@ TEST(IntegrityAnswer, DependsOnEveryFact) {
     others.push_back(integrity_answer(facts, devices, 13003, 5));
     others.push_back(integrity_answer(facts, devices, 13002, 6));
     others.push_back(integrity_answer(facts, std::span(devices).first(1), 13002, 5));
-    for (const auto& other : others) EXPECT_NE(other, plain);
+    for (const auto& other : others) {
+        EXPECT_NE(other, plain);
+    }
 }
 
 using Answer = CUresult(std::uint32_t, std::uint64_t, std::uint8_t*);

@@ -12,7 +12,9 @@ const void* const* table(const char* uuid) {
     CUuuid id{};
     std::size_t digits = 0;
     for (const char* c = uuid; *c != '\0'; ++c) {
-        if (*c == '-') continue;
+        if (*c == '-') {
+            continue;
+        }
         const int value = *c >= 'a' ? *c - 'a' + 10 : *c - '0';
         auto& byte = id.bytes[digits / 2];
         byte = static_cast<char>(static_cast<unsigned char>(byte) << 4 | value);
@@ -43,7 +45,9 @@ TEST(Tables, StateTheirSizes) {
 }
 
 TEST(Tables, KeepTheirAddress) {
-    for (const auto& [id, bytes] : kSizedTables) EXPECT_EQ(table(id), table(id));
+    for (const auto& [id, bytes] : kSizedTables) {
+        EXPECT_EQ(table(id), table(id));
+    }
     EXPECT_EQ(table(kContextStorageId), table(kContextStorageId));
 }
 
@@ -123,7 +127,9 @@ TEST(CallbackHooks, HaveEnoughZeroWords) {
         function<void(std::uint32_t**, std::size_t*)>(kCallbackHooksId, slot)(&words, &count);
         ASSERT_NE(words, nullptr);
         ASSERT_GE(count, least);
-        for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(words[i], 0u);
+        for (std::size_t i = 0; i < count; ++i) {
+            EXPECT_EQ(words[i], 0u);
+        }
     }
 }
 

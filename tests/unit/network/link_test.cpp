@@ -30,7 +30,9 @@ std::vector<std::byte> receive_all(transport::Connection& from, std::size_t byte
     std::vector<std::byte> received(bytes);
     for (std::size_t done = 0; done < bytes;) {
         const auto got = from.receive(std::span(received).subspan(done));
-        if (!got) break;
+        if (!got) {
+            break;
+        }
         done += *got;
     }
     return received;

@@ -13,8 +13,12 @@ class CaptureTest : public DriverTest {
   protected:
     void SetUp() override {
         DriverTest::SetUp();
-        for (CUstream* stream : {&stream_, &other_}) OK(CALL(cuStreamCreate)(stream, CU_STREAM_NON_BLOCKING));
-        for (CUevent* event : {&event_, &join_}) OK(CALL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING));
+        for (CUstream* stream : {&stream_, &other_}) {
+            OK(CALL(cuStreamCreate)(stream, CU_STREAM_NON_BLOCKING));
+        }
+        for (CUevent* event : {&event_, &join_}) {
+            OK(CALL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING));
+        }
         log_ = upload(std::vector<int>(64));
         position_ = upload(std::vector<int>{0});
         OK(CALL(cuCtxSynchronize)());
@@ -29,7 +33,9 @@ class CaptureTest : public DriverTest {
     CUresult end(CUstream stream, CUgraph* graph = nullptr) {
         CUgraph ended = nullptr;
         const CUresult result = CALL(cuStreamEndCapture)(stream, graph != nullptr ? graph : &ended);
-        if (ended != nullptr) CALL(cuGraphDestroy)(ended);
+        if (ended != nullptr) {
+            CALL(cuGraphDestroy)(ended);
+        }
         return result;
     }
     CUstreamCaptureStatus status(CUstream stream) {

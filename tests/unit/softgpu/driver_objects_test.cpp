@@ -11,7 +11,9 @@ TEST_F(DriverTest, ArraysAreCopiedToAndFromInThreeDimensions) {
     CUarray array = nullptr;
     OK(CALL(cuArray3DCreate_v2)(&array, &shape));
     std::vector<unsigned> in(5 * 4 * 3), out(2 * 2 * 2);
-    for (unsigned i = 0; i < in.size(); ++i) in[i] = i;
+    for (unsigned i = 0; i < in.size(); ++i) {
+        in[i] = i;
+    }
     CUDA_MEMCPY3D copy{};
     copy.srcMemoryType = CU_MEMORYTYPE_HOST;
     copy.srcHost = in.data();

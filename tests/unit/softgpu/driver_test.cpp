@@ -87,7 +87,9 @@ TEST_F(DriverTest, EventsOrderStreamsAndMeasureTime) {
     OK(CALL(cuLaunchHostFunc)(
         first,
         [](void*) {
-            while (!asked) std::this_thread::yield();
+            while (!asked) {
+                std::this_thread::yield();
+            }
             std::this_thread::sleep_for(std::chrono::milliseconds(20));
         },
         nullptr));
@@ -111,10 +113,14 @@ TEST_F(DriverTest, WorkOfOneStreamRunsInOrder) {
     const CUdeviceptr log = upload(std::vector<int>(n)), position = upload(std::vector<int>{0});
     CUstream stream = nullptr;
     OK(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
-    for (int i = 0; i < n; ++i) OK(launch("append", {1}, {1}, 0, stream, log, position, i));
+    for (int i = 0; i < n; ++i) {
+        OK(launch("append", {1}, {1}, 0, stream, log, position, i));
+    }
     OK(CALL(cuStreamSynchronize)(stream));
     const auto entries = download<int>(log, n);
-    for (int i = 0; i < n; ++i) ASSERT_EQ(i, entries[i]);
+    for (int i = 0; i < n; ++i) {
+        ASSERT_EQ(i, entries[i]);
+    }
 }
 
 TEST_F(DriverTest, CallsInHostFunctionsAreNotPermitted) {
@@ -252,7 +258,9 @@ TEST_F(DriverTest, UnknownTargetsAndTooMuchSharedMemoryAreRefused) {
                       shared + "]; .reg .b32 %a; mov.u32 %a, s; st.shared.b32 [%a], 1; ret; }\n")
                          .c_str());
     };
-    for (const char* target : {"sm_52", "sm_75", "sm_90", "sm_90a"}) EXPECT_EQ(CUDA_SUCCESS, load(target, "49152"));
+    for (const char* target : {"sm_52", "sm_75", "sm_90", "sm_90a"}) {
+        EXPECT_EQ(CUDA_SUCCESS, load(target, "49152"));
+    }
     for (const char* target : {"sm_100", "sm_120a", "sm_80a", "sm_90f", "sm_200", "compute_90"}) {
         EXPECT_EQ(CUDA_ERROR_INVALID_PTX, load(target, "4")) << target;
     }

@@ -60,7 +60,9 @@ class GraphTest : public DriverTest {
         one.operation = type;
         one.waitValue.address = address;
         one.waitValue.value = value;
-        if (type == CU_STREAM_MEM_OP_WAIT_VALUE_32) one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+        if (type == CU_STREAM_MEM_OP_WAIT_VALUE_32) {
+            one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+        }
         CUDA_BATCH_MEM_OP_NODE_PARAMS batch{context_, 1, &one, 0};
         CUgraphNode node = nullptr;
         EXPECT_EQ(CUDA_SUCCESS, CALL(cuGraphAddBatchMemOpNode)(&node, graph_, after.data(), after.size(), &batch));

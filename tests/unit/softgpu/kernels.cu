@@ -18,7 +18,9 @@ __device__ int* counter_pointer = &counter;
 
 __global__ void vector_add(const float* a, const float* b, float* c, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) c[i] = a[i] + b[i];
+    if (i < n) {
+        c[i] = a[i] + b[i];
+    }
 }
 
 __global__ void matrix_multiply(const float* a, const float* b, float* c, int n) {
@@ -29,7 +31,9 @@ __global__ void matrix_multiply(const float* a, const float* b, float* c, int n)
         ta[threadIdx.y][threadIdx.x] = a[y * n + t * 16 + threadIdx.x];
         tb[threadIdx.y][threadIdx.x] = b[(t * 16 + threadIdx.y) * n + x];
         __syncthreads();
-        for (int k = 0; k < 16; ++k) sum += ta[threadIdx.y][k] * tb[k][threadIdx.x];
+        for (int k = 0; k < 16; ++k) {
+            sum += ta[threadIdx.y][k] * tb[k][threadIdx.x];
+        }
         __syncthreads();
     }
     c[y * n + x] = sum;
@@ -38,24 +42,37 @@ __global__ void matrix_multiply(const float* a, const float* b, float* c, int n)
 __global__ void reduce(const float* in, float* out, int n) {
     extern __shared__ float partial[];
     float sum = 0;
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) sum += in[i];
-    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_down_sync(~0u, sum, offset);
-    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+        sum += in[i];
+    }
+    for (int offset = 16; offset > 0; offset /= 2) {
+        sum += __shfl_down_sync(~0u, sum, offset);
+    }
+    if (threadIdx.x % 32 == 0) {
+        partial[threadIdx.x / 32] = sum;
+    }
     __syncthreads();
     if (threadIdx.x == 0) {
-        for (int i = 1; i < blockDim.x / 32; ++i) sum += partial[i];
+        for (int i = 1; i < blockDim.x / 32; ++i) {
+            sum += partial[i];
+        }
         atomicAdd(out, sum);
     }
 }
 
 __global__ void histogram(const unsigned char* data, unsigned* bins, int n) {
     __shared__ unsigned local[256];
-    for (int i = threadIdx.x; i < 256; i += blockDim.x) local[i] = 0;
+    for (int i = threadIdx.x; i < 256; i += blockDim.x) {
+        local[i] = 0;
+    }
     __syncthreads();
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
         atomicAdd(&local[data[i]], 1);
+    }
     __syncthreads();
-    for (int i = threadIdx.x; i < 256; i += blockDim.x) atomicAdd(&bins[i], local[i]);
+    for (int i = threadIdx.x; i < 256; i += blockDim.x) {
+        atomicAdd(&bins[i], local[i]);
+    }
 }
 
 __device__ __noinline__ int fibonacci(int n) {
@@ -83,7 +100,9 @@ __global__ void calls(int* out, double* reals, Pair pair, int k) {
     const int t = threadIdx.x;
     out[t] = fibonacci(t % 12) + functions[t & 1](t % 10) + *counter_pointer;
     const Pair p = change(pair, k);
-    if (t == 0) out[blockDim.x] = p.a + p.c[k % 5];
+    if (t == 0) {
+        out[blockDim.x] = p.a + p.c[k % 5];
+    }
     reals[t] = p.b + t;
 }
 
@@ -100,7 +119,9 @@ __global__ void mathematics(float* f, double* d, long long* l, int k) {
 __global__ void local_and_switch(int* out, int k) {
     const int t = threadIdx.x;
     int values[20];
-    for (int i = 0; i < 20; ++i) values[i] = k * i + t;
+    for (int i = 0; i < 20; ++i) {
+        values[i] = k * i + t;
+    }
     int result = values[t % 20];
     switch (t % 8) {
         case 0: result += 1; break;
@@ -135,10 +156,11 @@ __global__ void divergence(unsigned* out) {
     out[32 + t] = __activemask();
     out[64 + t] = __ballot_sync(~0u, t % 3 == 0);
     out[96 + t] = __match_any_sync(~0u, t / 4);
-    if (t < 16)
+    if (t < 16) {
         out[128 + t] = __activemask();
-    else
+    } else {
         out[128 + t] = __activemask() + 1;
+    }
 }
 
 // Every lane of a warp takes the lock, which works only if the lane that holds it gets to run.
@@ -176,7 +198,9 @@ __global__ void block_count(int* out) {
     const int odd = __syncthreads_count(threadIdx.x & 1);
     const int any = __syncthreads_or(threadIdx.x == 3);
     const int all = __syncthreads_and(threadIdx.x < 1000);
-    if (threadIdx.x == 0) out[0] = odd, out[1] = any, out[2] = all;
+    if (threadIdx.x == 0) {
+        out[0] = odd, out[1] = any, out[2] = all;
+    }
 }
 
 __global__ void grid_sync(int* out, int n) {

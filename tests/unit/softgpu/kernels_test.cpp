@@ -20,12 +20,16 @@ int fibonacci(int n) {
 TEST_F(DriverTest, VectorAdd) {
     const int n = 1000;
     std::vector<float> a(n), b(n);
-    for (int i = 0; i < n; ++i) a[i] = static_cast<float>(i), b[i] = 0.5F * static_cast<float>(i);
+    for (int i = 0; i < n; ++i) {
+        a[i] = static_cast<float>(i), b[i] = 0.5F * static_cast<float>(i);
+    }
     const CUdeviceptr da = upload(a), db = upload(b), dc = upload(std::vector<float>(n, -1.0F));
     OK(launch("vector_add", {4}, {256}, 0, nullptr, da, db, dc, n));
     OK(CALL(cuCtxSynchronize)());
     const auto c = download<float>(dc, n);
-    for (int i = 0; i < n; ++i) ASSERT_EQ(a[i] + b[i], c[i]) << i;
+    for (int i = 0; i < n; ++i) {
+        ASSERT_EQ(a[i] + b[i], c[i]) << i;
+    }
 }
 
 TEST_F(DriverTest, PrintfReturnsTheNumberOfItsArguments) {
@@ -41,14 +45,18 @@ TEST_F(DriverTest, PrintfReturnsTheNumberOfItsArguments) {
 TEST_F(DriverTest, MatrixMultiply) {
     const int n = 64;
     std::vector<float> a(n * n), b(n * n);
-    for (int i = 0; i < n * n; ++i) a[i] = static_cast<float>(i % 7), b[i] = static_cast<float>(i % 5);
+    for (int i = 0; i < n * n; ++i) {
+        a[i] = static_cast<float>(i % 7), b[i] = static_cast<float>(i % 5);
+    }
     const CUdeviceptr da = upload(a), db = upload(b), dc = upload(std::vector<float>(n * n));
     OK(launch("matrix_multiply", {4, 4}, {16, 16}, 0, nullptr, da, db, dc, n));
     const auto c = download<float>(dc, n * n);
     for (int y = 0; y < n; ++y) {
         for (int x = 0; x < n; ++x) {
             float sum = 0;
-            for (int k = 0; k < n; ++k) sum += a[y * n + k] * b[k * n + x];
+            for (int k = 0; k < n; ++k) {
+                sum += a[y * n + k] * b[k * n + x];
+            }
             ASSERT_EQ(sum, c[y * n + x]) << x << ',' << y;
         }
     }
@@ -66,7 +74,9 @@ TEST_F(DriverTest, HistogramWithSharedAndGlobalAtomics) {
     const int n = 20000;
     std::vector<unsigned char> data(n);
     std::vector<unsigned> expected(256);
-    for (int i = 0; i < n; ++i) ++expected[data[i] = static_cast<unsigned char>(i * i % 251)];
+    for (int i = 0; i < n; ++i) {
+        ++expected[data[i] = static_cast<unsigned char>(i * i % 251)];
+    }
     const CUdeviceptr ddata = upload(data), dbins = upload(std::vector<unsigned>(256));
     OK(launch("histogram", {6}, {128}, 0, nullptr, ddata, dbins, n));
     EXPECT_EQ(expected, download<unsigned>(dbins, 256));
@@ -88,7 +98,9 @@ TEST_F(DriverTest, RecursionFunctionPointersAndStructures) {
 TEST_F(DriverTest, Mathematics) {
     std::vector<float> f(64);
     std::vector<double> d(64);
-    for (int i = 0; i < 64; ++i) f[i] = 0.25F + static_cast<float>(i) / 16, d[i] = 1 + i * 0.37;
+    for (int i = 0; i < 64; ++i) {
+        f[i] = 0.25F + static_cast<float>(i) / 16, d[i] = 1 + i * 0.37;
+    }
     const CUdeviceptr df = upload(f), dd = upload(d), dl = upload(std::vector<long long>(64));
     const int k = 13;
     OK(launch("mathematics", {1}, {64}, 0, nullptr, df, dd, dl, k));
@@ -104,7 +116,9 @@ TEST_F(DriverTest, Mathematics) {
                                 std::pow(d[t], 2.5) + std::rint(static_cast<double>(x));
         ASSERT_NEAR(expected, rd[t], 1e-12 * std::max(1.0, std::fabs(expected))) << t;
         unsigned reversed = 0;
-        for (int i = 0; i < 32; ++i) reversed |= (static_cast<unsigned>(t) >> i & 1) << (31 - i);
+        for (int i = 0; i < 32; ++i) {
+            reversed |= (static_cast<unsigned>(t) >> i & 1) << (31 - i);
+        }
         const auto ut = static_cast<unsigned>(t);
         const long long permuted =
             static_cast<long long>((ut & 0xFF) | (static_cast<unsigned>(k) & 0xFF) << 8 | (ut >> 8 & 0xFF) << 16 |
@@ -136,7 +150,9 @@ TEST_F(DriverTest, LanesReconvergeBehindDivergentLoops) {
     const auto out = download<unsigned>(dout, 160);
     for (unsigned t = 0; t < 32; ++t) {
         unsigned steps = 0;
-        for (unsigned x = t + 1; x != 1; ++steps) x = (x & 1) != 0 ? 3 * x + 1 : x / 2;
+        for (unsigned x = t + 1; x != 1; ++steps) {
+            x = (x & 1) != 0 ? 3 * x + 1 : x / 2;
+        }
         ASSERT_EQ(steps, out[t]) << t;
         ASSERT_EQ(~0U, out[32 + t]) << t;
         ASSERT_EQ(0x49249249U, out[64 + t]);
@@ -163,7 +179,9 @@ TEST_F(DriverTest, GridSynchronisation) {
     void* params[] = {const_cast<CUdeviceptr*>(&dout), const_cast<int*>(&n)};
     OK(CALL(cuLaunchCooperativeKernel)(function("grid_sync"), 4, 1, 1, 64, 1, 1, 0, nullptr, params));
     const auto out = download<int>(dout, n);
-    for (int i = 0; i < n; ++i) ASSERT_EQ((i + n / 2) % n, out[i]);
+    for (int i = 0; i < n; ++i) {
+        ASSERT_EQ((i + n / 2) % n, out[i]);
+    }
 }
 
 TEST_F(DriverTest, FatBinaryAndLibrary) {

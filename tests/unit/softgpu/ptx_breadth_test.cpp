@@ -157,10 +157,13 @@ TEST_F(PtxBreadthTest, UnspecifiedResultsMatchAnH200) {
         {"mov.b16 %h0, 0xbbff; mov.b16 %h1, 0x0400; mul.ftz.f16 %h0, %h0, %h1; cvt.u64.u16 %rd0, %h0;", 0x8000},
     };
     std::string body;
-    for (std::size_t i = 0; i < std::size(rows); ++i)
+    for (std::size_t i = 0; i < std::size(rows); ++i) {
         body += std::string(rows[i].instruction) + " st.global.b64 [%out+" + std::to_string(8 * i) + "], %rd0;\n";
+    }
     const auto out = run<unsigned long long>(body, 1, std::size(rows), std::vector<int>(1));
-    for (std::size_t i = 0; i < std::size(rows); ++i) EXPECT_EQ(rows[i].expected, out[i]) << rows[i].instruction;
+    for (std::size_t i = 0; i < std::size(rows); ++i) {
+        EXPECT_EQ(rows[i].expected, out[i]) << rows[i].instruction;
+    }
 }
 
 TEST_F(PtxBreadthTest, HalfPrecisionModifiersAndNarrowFormats) {
@@ -194,7 +197,9 @@ TEST_F(PtxBreadthTest, AllocaReturnsMemoryPerThread) {
                                        "alloca.u64 %rd5, %rd1, 16; setp.eq.u64 %p1, %rd2, %rd5;\n"
                                        "@%p1 add.u32 %r2, %r2, 1000; st.global.u32 [%rd10], %r2;",
                                    32, 32, std::vector<int>(1));
-    for (unsigned lane = 0; lane < 32; ++lane) ASSERT_EQ(1000 + lane, out[lane]) << lane;
+    for (unsigned lane = 0; lane < 32; ++lane) {
+        ASSERT_EQ(1000 + lane, out[lane]) << lane;
+    }
 }
 
 TEST_F(PtxBreadthTest, VectorAtomicsAddEachElement) {

@@ -18,7 +18,9 @@ class PtxFormsTest : public PtxKernelTest {
         CUmodule loaded = nullptr;
         const CUresult result = CALL(cuModuleLoadDataEx)(&loaded, text.c_str(), 2, options, values);
         log = said;
-        if (module != nullptr) *module = loaded;
+        if (module != nullptr) {
+            *module = loaded;
+        }
         return result;
     }
 
@@ -59,7 +61,9 @@ TEST_F(PtxFormsTest, FunctionParametersHaveLocalAddresses) {
             "call (back), f, (a, depth); ld.param.b32 %r2, [back+4]; ld.param.u64 %d1, [o];\n"
             "mul.wide.u32 %d2, %r1, 4; add.u64 %d1, %d1, %d2; st.global.u32 [%d1], %r2; ret; }\n",
         64, 64);
-    for (unsigned t = 0; t < 64; ++t) ASSERT_EQ((t + 3) * 1000 + (t + 6) * 1000 + t + 9, out[t]) << t;
+    for (unsigned t = 0; t < 64; ++t) {
+        ASSERT_EQ((t + 3) * 1000 + (t + 6) * 1000 + t + 9, out[t]) << t;
+    }
 }
 
 // One type with several names, wherever variables are declared.

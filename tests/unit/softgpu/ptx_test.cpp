@@ -52,7 +52,9 @@ TEST(Ptx, TruncatedTextNeverCrashes) {
         "call (y), f, (x); ld.param.b32 %r2, [y]; } ld.param.u64 %rd1, [o]; st.global.v2.u32 [%rd1+8], {%r1, %r2}; "
         "ret; }";
     ASSERT_TRUE(compile(text).ok()) << compile(text).error().message;
-    for (std::size_t length = 0; length < text.size(); ++length) (void)compile(text.substr(0, length)).ok();
+    for (std::size_t length = 0; length < text.size(); ++length) {
+        (void)compile(text.substr(0, length)).ok();
+    }
 }
 
 }  // namespace

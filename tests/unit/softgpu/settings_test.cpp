@@ -65,7 +65,9 @@ void kernels_that_take_their_time() {
     setenv("GPUPOOL_SOFTGPU_KERNEL_DURATION_US", "300000", 1);
     Work work;
     CUstream streams[2] = {};
-    for (CUstream& stream : streams) MUST(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    for (CUstream& stream : streams) {
+        MUST(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    }
     const double in_order = seconds_of([&] {
         work.launch("vector_add", streams[0]);
         work.launch("vector_add", streams[0]);
@@ -73,7 +75,9 @@ void kernels_that_take_their_time() {
     });
     MUST(in_order >= 0.6);
     const double side_by_side = seconds_of([&] {
-        for (const CUstream stream : streams) work.launch("vector_add", stream);
+        for (const CUstream stream : streams) {
+            work.launch("vector_add", stream);
+        }
         MUST(CALL(cuCtxSynchronize)() == CUDA_SUCCESS);
     });
     MUST(side_by_side >= 0.3 && side_by_side < in_order);

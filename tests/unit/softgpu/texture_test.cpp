@@ -35,7 +35,9 @@ class TextureTest : public PtxKernelTest {
     }
     static CUDA_TEXTURE_DESC sampling(CUaddress_mode mode, CUfilter_mode filter, unsigned flags) {
         CUDA_TEXTURE_DESC description{};
-        for (auto& axis : description.addressMode) axis = mode;
+        for (auto& axis : description.addressMode) {
+            axis = mode;
+        }
         description.filterMode = filter;
         description.flags = flags;
         return description;
@@ -64,7 +66,9 @@ constexpr const char* kFetch2d = "tex.2d.v4.f32.f32 {%f10, %f11, %f12, %f13}, [%
 
 std::vector<float> counting(std::size_t count) {
     std::vector<float> result(count);
-    for (std::size_t i = 0; i < count; ++i) result[i] = static_cast<float>(i);
+    for (std::size_t i = 0; i < count; ++i) {
+        result[i] = static_cast<float>(i);
+    }
     return result;
 }
 

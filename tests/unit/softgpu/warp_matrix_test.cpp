@@ -7,10 +7,14 @@ namespace {
 using WarpMatrixTest = PtxKernelTest;
 
 unsigned short half_of(int value) {
-    if (value == 0) return 0;
+    if (value == 0) {
+        return 0;
+    }
     const unsigned sign = value < 0 ? 0x8000 : 0;
     unsigned magnitude = static_cast<unsigned>(value < 0 ? -value : value), exponent = 0;
-    while ((magnitude >> exponent) > 1) ++exponent;
+    while ((magnitude >> exponent) > 1) {
+        ++exponent;
+    }
     return static_cast<unsigned short>(sign | (exponent + 15) << 10 | ((magnitude << (10 - exponent)) & 0x3FF));
 }
 
@@ -23,14 +27,18 @@ int b_at(int k, int column) {
 
 template <class T>
 T product(int row, int column, int depth, T start) {
-    for (int k = 0; k < depth; ++k) start += static_cast<T>(a_at(row, k) * b_at(k, column));
+    for (int k = 0; k < depth; ++k) {
+        start += static_cast<T>(a_at(row, k) * b_at(k, column));
+    }
     return start;
 }
 
 TEST_F(WarpMatrixTest, WmmaOfHalvesBetweenMatricesInMemory) {
     std::vector<unsigned short> in(512);  // a by rows, then b by columns
     for (int i = 0; i < 16; ++i) {
-        for (int k = 0; k < 16; ++k) in[i * 16 + k] = half_of(a_at(i, k)), in[256 + i * 16 + k] = half_of(b_at(k, i));
+        for (int k = 0; k < 16; ++k) {
+            in[i * 16 + k] = half_of(a_at(i, k)), in[256 + i * 16 + k] = half_of(b_at(k, i));
+        }
     }
     const auto out = run<float>(
         "wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {%r0,%r1,%r2,%r3,%r4,%r5,%r6,%r7}, [%in], 16;\n"
@@ -42,8 +50,9 @@ TEST_F(WarpMatrixTest, WmmaOfHalvesBetweenMatricesInMemory) {
         "wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%out], {%f1,%f2,%f3,%f4,%f5,%f6,%f7,%f8}, 20;",
         32, 16 * 20, in);
     for (int row = 0; row < 16; ++row) {
-        for (int column = 0; column < 16; ++column)
+        for (int column = 0; column < 16; ++column) {
             ASSERT_EQ(product<float>(row, column, 16, 1), out[row * 20 + column]) << row << ',' << column;
+        }
     }
 }
 
@@ -69,7 +78,9 @@ TEST_F(WarpMatrixTest, MmaFragmentsMatchTheManual) {
             const int row = i < 2 || (i >= 4 && i < 6) ? g : g + 8;
             in.push_back(half_of(a_at(row, t * 2 + (i & 1) + (i >= 4 ? 8 : 0))));
         }
-        for (int i = 0; i < 4; ++i) in.push_back(half_of(b_at(t * 2 + (i & 1) + (i >= 2 ? 8 : 0), g)));
+        for (int i = 0; i < 4; ++i) {
+            in.push_back(half_of(b_at(t * 2 + (i & 1) + (i >= 2 ? 8 : 0), g)));
+        }
     }
     const auto out = run<float>(own_places(16, 24) +
                                     "ld.global.v2.u32 {%r0,%r1}, [%rd11]; ld.global.v2.u32 {%r2,%r3}, [%rd11+8];\n"
@@ -94,8 +105,9 @@ TEST_F(WarpMatrixTest, MmaOfBytesAndOfDoubles) {
             const int row = i < 4 || (i >= 8 && i < 12) ? g : g + 8;
             in.push_back(static_cast<signed char>(a_at(row, t * 4 + (i & 3) + (i >= 8 ? 16 : 0))));
         }
-        for (int i = 0; i < 8; ++i)
+        for (int i = 0; i < 8; ++i) {
             in.push_back(static_cast<signed char>(b_at(t * 4 + (i & 3) + (i >= 4 ? 16 : 0), g)));
+        }
     }
     const auto out = run<int>(own_places(16, 24) +
                                   "ld.global.v2.u32 {%r0,%r1}, [%rd11]; ld.global.v2.u32 {%r2,%r3}, [%rd11+8];\n"
@@ -119,14 +131,17 @@ TEST_F(WarpMatrixTest, MmaOfBytesAndOfDoubles) {
             const int row = (lane >> 2) + (i < 2 ? 0 : 8), column = (lane & 3) * 2 + (i & 1);
             ASSERT_EQ(product<int>(row, column, 32, 3), out[lane * 4 + i]) << lane << ',' << i;
         }
-        for (int i = 0; i < 2; ++i)
+        for (int i = 0; i < 2; ++i) {
             ASSERT_EQ(product<double>(lane >> 2, (lane & 3) * 2 + i, 4, 0), sums[lane * 2 + i]) << lane << ',' << i;
+        }
     }
 }
 
 TEST_F(WarpMatrixTest, LdmatrixAndItsTransposedForm) {
     std::vector<unsigned short> in(128);
-    for (int i = 0; i < 128; ++i) in[i] = static_cast<unsigned short>(i);
+    for (int i = 0; i < 128; ++i) {
+        in[i] = static_cast<unsigned short>(i);
+    }
     const auto out = run<unsigned short>(
         ".shared .align 16 .b8 tile[256];\n" + own_places(12, 8) +
             "ld.global.u64 %rd1, [%rd11]; mov.u32 %r1, tile; shl.b32 %r2, %thread, 3; add.u32 %r2, %r1, %r2;\n"

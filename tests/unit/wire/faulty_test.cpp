@@ -33,7 +33,9 @@ class Faulty : public ::testing::Test {
 TEST_F(Faulty, DelayIsOneWayAndDoesNotAddUp) {
     make({.delay = 20ms});
     const auto before = Clock::now();
-    for (int i = 0; i < 10; ++i) ASSERT_TRUE(send(*line_, 100).ok());
+    for (int i = 0; i < 10; ++i) {
+        ASSERT_TRUE(send(*line_, 100).ok());
+    }
     EXPECT_LT(Clock::now() - before, 15ms) << "the sender waits for the line";
     ASSERT_TRUE(receive_exactly(*peer_, MutableBuffer(buffer_).first(1000)).ok());
     const auto took = Clock::now() - before;
@@ -90,7 +92,9 @@ TEST_F(Faulty, CorruptsOneBitOfEachByte) {
         EXPECT_TRUE(send(from, 1000).ok());
         EXPECT_TRUE(receive_exactly(to, MutableBuffer(buffer_).first(2000)).ok());
         for (std::size_t i = 0; i < 2000; ++i) {
-            if (buffer_[i] != std::byte{0}) places.push_back(i);
+            if (buffer_[i] != std::byte{0}) {
+                places.push_back(i);
+            }
         }
         return places;
     };

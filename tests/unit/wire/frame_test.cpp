@@ -106,7 +106,9 @@ TEST(Crc32c, KnownValues) {  // RFC 3720, B.4, and the usual check string
 TEST(Crc32c, InstructionAndTableAgree) {
     std::vector<std::byte> data(20'000);
     std::uint32_t state = 1;
-    for (auto& byte : data) byte = static_cast<std::byte>((state = state * 1664525 + 1013904223) >> 24);
+    for (auto& byte : data) {
+        byte = static_cast<std::byte>((state = state * 1664525 + 1013904223) >> 24);
+    }
     const std::span<const std::byte> all(data);
     for (const std::size_t bytes : {0, 1, 7, 8, 9, 63, 1024, 3071, 3072, 3073, 6144, 6151, 9215, 9216, 19'000}) {
         for (std::size_t offset = 0; offset < 9; ++offset) {

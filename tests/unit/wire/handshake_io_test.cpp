@@ -74,7 +74,9 @@ TEST_F(HandshakeIo, DrippingPeerTimesOut) {
         encode({.payload_bytes = 8, .type = FrameType::hello}, header);
         for (const auto& byte : header) {
             const ConstBuffer buffers[] = {{&byte, 1}};
-            if (!here_->send(buffers).ok()) return;
+            if (!here_->send(buffers).ok()) {
+                return;
+            }
             std::this_thread::sleep_for(10ms);
         }
     });

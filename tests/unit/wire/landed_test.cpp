@@ -28,8 +28,12 @@ TEST(LandedTest, NumberCountsOnce) {
     EXPECT_FALSE(landed.add(0));
     EXPECT_TRUE(landed.add(1));
     EXPECT_FALSE(landed.add(1));
-    for (const std::uint64_t number : {4u, 5u, 6u, 9u}) EXPECT_TRUE(landed.add(number));
-    for (const std::uint64_t number : {4u, 5u, 6u, 9u}) EXPECT_FALSE(landed.add(number));
+    for (const std::uint64_t number : {4u, 5u, 6u, 9u}) {
+        EXPECT_TRUE(landed.add(number));
+    }
+    for (const std::uint64_t number : {4u, 5u, 6u, 9u}) {
+        EXPECT_FALSE(landed.add(number));
+    }
     EXPECT_EQ(landed.up_to(), 1u);
 }
 
@@ -52,7 +56,9 @@ TEST(LandedTest, AnyOrderIsComplete) {
 
 TEST(LandedTest, GapsAreLimitedUntilFilled) {
     Landed landed;
-    for (std::size_t i = 1; i <= Landed::kMaxHoles; ++i) ASSERT_TRUE(landed.add(2 * i));
+    for (std::size_t i = 1; i <= Landed::kMaxHoles; ++i) {
+        ASSERT_TRUE(landed.add(2 * i));
+    }
     EXPECT_FALSE(landed.add(2 * Landed::kMaxHoles + 2));
     EXPECT_TRUE(landed.add(3));
     EXPECT_TRUE(landed.add(2 * Landed::kMaxHoles + 2));

@@ -43,7 +43,9 @@ class OutboxTest : public ::testing::Test {
 };
 
 TEST_F(OutboxTest, RecordsShareAFrameUntilItIsFullOrCollected) {
-    for (std::uint64_t i = 0; i < kFrameBytes / 8; ++i) add_word(i);
+    for (std::uint64_t i = 0; i < kFrameBytes / 8; ++i) {
+        add_word(i);
+    }
     EXPECT_EQ(outbox_.last_sequence(), 1u);
     add_word(0);
     EXPECT_EQ(outbox_.last_sequence(), 2u);
@@ -100,7 +102,9 @@ TEST_F(OutboxTest, TransfersEndWhenSentOrWhenAcknowledged) {
 }
 
 TEST_F(OutboxTest, RewindResendsUnreceivedFrames) {
-    for (std::uint64_t i = 0; i < 5 * kFrameBytes / 8; ++i) add_word(i);
+    for (std::uint64_t i = 0; i < 5 * kFrameBytes / 8; ++i) {
+        add_word(i);
+    }
     EXPECT_EQ(collect(3), 3u);
     done(true);
     EXPECT_EQ(collect(1), 1u);
@@ -117,7 +121,9 @@ TEST_F(OutboxTest, RewindResendsUnreceivedFrames) {
 }
 
 TEST_F(OutboxTest, BatchesAreBounded) {
-    for (std::uint64_t i = 0; i < 5 * kFrameBytes / 8; ++i) add_word(i);
+    for (std::uint64_t i = 0; i < 5 * kFrameBytes / 8; ++i) {
+        add_word(i);
+    }
     EXPECT_EQ(collect(64, 2 * kFrameBytes), 2u);
     done(true);
     EXPECT_EQ(collect(64, 1), 1u) << "one frame goes, however large";
@@ -172,7 +178,9 @@ TEST_F(OutboxTest, UrgentRecordsOvertakeUnsentDataInOrder) {
         std::memcpy(&value, batch_[frame].data, sizeof value);
         return value;
     };
-    for (std::size_t i = 0; i < batch_.size(); ++i) EXPECT_EQ(batch_[i].sequence, 3 + i);
+    for (std::size_t i = 0; i < batch_.size(); ++i) {
+        EXPECT_EQ(batch_[i].sequence, 3 + i);
+    }
     EXPECT_EQ(word(0), 3u);
     EXPECT_EQ(word(1), 4u);
     EXPECT_EQ(batch_[2].type, FrameType::bulk);

@@ -34,7 +34,9 @@ class PackingChoiceTest : public ::testing::Test {
 };
 
 TEST_F(PackingChoiceTest, UnknownLineGetsUnpackedPieces) {
-    for (int i = 0; i < 100; ++i) EXPECT_EQ(choice_.next(1, kPiece), Next::send);
+    for (int i = 0; i < 100; ++i) {
+        EXPECT_EQ(choice_.next(1, kPiece), Next::send);
+    }
 }
 
 TEST_F(PackingChoiceTest, FastLineTakesNoSamples) {
@@ -94,16 +96,22 @@ TEST_F(PackingChoiceTest, SmallPiecesAreNotSampledWithoutAGain) {
 TEST_F(PackingChoiceTest, FollowsTheLinesSpeed) {
     went(kGigabit);
     EXPECT_EQ(after_sample(2, 0.5), Next::pack);
-    for (int i = 0; i < 20; ++i) went(kLoopback);
+    for (int i = 0; i < 20; ++i) {
+        went(kLoopback);
+    }
     EXPECT_EQ(choice_.next(++transfer_, kPiece), Next::send);
-    for (int i = 0; i < 20; ++i) went(kGigabit);
+    for (int i = 0; i < 20; ++i) {
+        went(kGigabit);
+    }
     EXPECT_EQ(after_sample(2, 0.5), Next::pack);
 }
 
 // A line is slow for a while, as every new connection is, and then fast. Packing takes longer than sending, so the line
 // is measured from the time of the send.
 TEST_F(PackingChoiceTest, LineThatBecomesFastGetsUnpackedPieces) {
-    for (int i = 0; i < 5; ++i) went(10 * kGigabit);
+    for (int i = 0; i < 5; ++i) {
+        went(10 * kGigabit);
+    }
     int packed = 0;
     for (int piece = 0; piece < 1000; ++piece) {
         Next next = choice_.next(1, kPiece);
@@ -120,29 +128,39 @@ TEST_F(PackingChoiceTest, LineThatBecomesFastGetsUnpackedPieces) {
 
 // A line that had sent everything is at least that fast; the amount that waited gives no further information.
 TEST_F(PackingChoiceTest, LineThatKeepsUpIsNotTakenForSlow) {
-    for (int i = 0; i < 20; ++i) went(kGigabit, kPiece, false);
+    for (int i = 0; i < 20; ++i) {
+        went(kGigabit, kPiece, false);
+    }
     EXPECT_EQ(choice_.next(1, kPiece), Next::send);
     went(kGigabit);
     EXPECT_EQ(choice_.next(1, kPiece), Next::sample);
-    for (int i = 0; i < 100; ++i) went(kLoopback, kPiece, false);
+    for (int i = 0; i < 100; ++i) {
+        went(kLoopback, kPiece, false);
+    }
     EXPECT_EQ(choice_.next(2, kPiece), Next::send);
 }
 
 // A proxy, for example, may buffer a few pieces at once, which makes the line seem fast.
 TEST_F(PackingChoiceTest, FewBufferedPiecesDoNotMakeALineFast) {
     went(10 * kGigabit);
-    for (int i = 0; i < 16; ++i) went(kLoopback, kPiece, false);
+    for (int i = 0; i < 16; ++i) {
+        went(kLoopback, kPiece, false);
+    }
     EXPECT_EQ(after_sample(2, 0.5), Next::pack);
 }
 
 TEST_F(PackingChoiceTest, SmallSendsDoNotCount) {
-    for (int i = 0; i < 20; ++i) choice_.sent(1000, true, Duration(1e9));
+    for (int i = 0; i < 20; ++i) {
+        choice_.sent(1000, true, Duration(1e9));
+    }
     EXPECT_EQ(choice_.next(1, kPiece), Next::send);
 }
 
 TEST_F(PackingChoiceTest, CompressionModeOverridesTheChoice) {
     PackingChoice never(CompressionMode::never), always(CompressionMode::always);
-    for (PackingChoice* const choice : {&never, &always}) choice->sent(kPiece, true, Duration(1e9));
+    for (PackingChoice* const choice : {&never, &always}) {
+        choice->sent(kPiece, true, Duration(1e9));
+    }
     EXPECT_EQ(never.next(1, kPiece), Next::send);
     EXPECT_EQ(always.next(1, 1), Next::pack);
 }

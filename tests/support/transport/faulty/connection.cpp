@@ -33,13 +33,19 @@ FaultyConnection::FaultyConnection(std::unique_ptr<Connection> inner, const Faul
 
 FaultyConnection::~FaultyConnection() {
     // otherwise its thread might never end
-    if (line_ && !line_->finish(faults_.delay + kShutdownGrace)) inner_->shutdown();
+    if (line_ && !line_->finish(faults_.delay + kShutdownGrace)) {
+        inner_->shutdown();
+    }
     line_.reset();
 }
 
 Status FaultyConnection::deliver(std::span<const ConstBuffer> buffers) {
-    if (!line_) return inner_->send(buffers);
-    for (const auto& buffer : buffers) GPUPOOL_TRY(line_->push(buffer));
+    if (!line_) {
+        return inner_->send(buffers);
+    }
+    for (const auto& buffer : buffers) {
+        GPUPOOL_TRY(line_->push(buffer));
+    }
     return {};
 }
 
@@ -80,28 +86,46 @@ Status FaultyConnection::send_piece(ConstBuffer piece) {
 }
 
 Status FaultyConnection::send(std::span<const ConstBuffer> buffers) {
-    if (cut_) return cut_error();
-    if (shut_down_) return Error{ErrorCode::closed, "the connection was closed"};
+    if (cut_) {
+        return cut_error();
+    }
+    if (shut_down_) {
+        return Error{ErrorCode::closed, "the connection was closed"};
+    }
     const bool whole = faults_.split_bytes == 0 && !faults_.cut_after_sent && !faults_.corrupt_sent_at;
-    if (whole) return deliver(buffers);  // keeps the gather write in one piece
-    for (const auto& buffer : buffers) GPUPOOL_TRY(send_piece(buffer));
+    if (whole) {
+        return deliver(buffers);  // keeps the gather write in one piece
+    }
+    for (const auto& buffer : buffers) {
+        GPUPOOL_TRY(send_piece(buffer));
+    }
     return {};
 }
 
 // Sends one split piece at most, so that callers see partial sends. A delay line takes everything; cuts and damage
 // count whole sends.
 Result<std::size_t> FaultyConnection::send_some(std::span<const ConstBuffer> buffers) {
-    if (cut_) return cut_error();
-    if (line_ || faults_.cut_after_sent || faults_.corrupt_sent_at || buffers.empty()) return std::size_t{0};
-    if (faults_.split_bytes == 0) return inner_->send_some(buffers);
+    if (cut_) {
+        return cut_error();
+    }
+    if (line_ || faults_.cut_after_sent || faults_.corrupt_sent_at || buffers.empty()) {
+        return std::size_t{0};
+    }
+    if (faults_.split_bytes == 0) {
+        return inner_->send_some(buffers);
+    }
     const ConstBuffer first = buffers.front();
     const ConstBuffer piece[] = {first.first(std::min(first.size(), pick(send_random_, faults_.split_bytes)))};
     return inner_->send_some(piece);
 }
 
 Result<std::size_t> FaultyConnection::receive(MutableBuffer buffer) {
-    if (cut_) return cut_error();
-    if (faults_.split_bytes) buffer = buffer.first(std::min(buffer.size(), pick(receive_random_, faults_.split_bytes)));
+    if (cut_) {
+        return cut_error();
+    }
+    if (faults_.split_bytes) {
+        buffer = buffer.first(std::min(buffer.size(), pick(receive_random_, faults_.split_bytes)));
+    }
     if (faults_.cut_after_received) {
         const std::uint64_t left = *faults_.cut_after_received - std::min(*faults_.cut_after_received, received_bytes_);
         if (left == 0) {
@@ -111,21 +135,29 @@ Result<std::size_t> FaultyConnection::receive(MutableBuffer buffer) {
         buffer = buffer.first(static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), left)));
     }
     auto received = inner_->receive(buffer);
-    if (!received) return received;
-    if (faults_.corrupt_received_at) damage(buffer.first(*received), received_bytes_, *faults_.corrupt_received_at);
+    if (!received) {
+        return received;
+    }
+    if (faults_.corrupt_received_at) {
+        damage(buffer.first(*received), received_bytes_, *faults_.corrupt_received_at);
+    }
     received_bytes_ += *received;
     return received;
 }
 
 void FaultyConnection::shutdown() noexcept {
     shut_down_ = true;
-    if (line_) (void)line_->finish(faults_.delay + kShutdownGrace);
+    if (line_) {
+        (void)line_->finish(faults_.delay + kShutdownGrace);
+    }
     inner_->shutdown();
 }
 
 void FaultyConnection::cut() noexcept {
     cut_ = true;
-    if (line_) line_->abandon();
+    if (line_) {
+        line_->abandon();
+    }
     inner_->shutdown();
 }
 

@@ -10,7 +10,9 @@ namespace {
 constexpr std::size_t kParcelBytes = 64u << 10;
 
 std::size_t most_waiting(std::chrono::microseconds delay, std::uint64_t bytes_per_second) {
-    if (bytes_per_second == 0) return DelayLine::kMaxWaitingBytes;
+    if (bytes_per_second == 0) {
+        return DelayLine::kMaxWaitingBytes;
+    }
     const double seconds = 0.05 + std::chrono::duration<double>(delay).count();
     const auto bytes = static_cast<std::size_t>(seconds * static_cast<double>(bytes_per_second));
     return std::clamp(bytes, kParcelBytes, DelayLine::kMaxWaitingBytes);
@@ -34,8 +36,12 @@ Status DelayLine::push(ConstBuffer data) {
     std::unique_lock lock(mutex_);
     while (!data.empty()) {
         left_.wait(lock, [&] { return waiting_bytes_ < most_waiting_bytes_ || finished_ || abandoned_ || error_; });
-        if (error_) return *error_;
-        if (finished_ || abandoned_) return Error{ErrorCode::closed, "the connection was closed"};
+        if (error_) {
+            return *error_;
+        }
+        if (finished_ || abandoned_) {
+            return Error{ErrorCode::closed, "the connection was closed"};
+        }
         const auto part = data.first(std::min(data.size(), kParcelBytes));
         const auto now = Clock::now();
         line_free_at_ = std::max(line_free_at_, now);
@@ -85,7 +91,9 @@ void DelayLine::run() {
         auto status = inner_.send(buffers);
         lock.lock();
         waiting_bytes_ -= parcel.bytes.size();
-        if (!status) error_ = status.error();
+        if (!status) {
+            error_ = status.error();
+        }
         left_.notify_all();
     }
 }

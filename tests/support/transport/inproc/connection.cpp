@@ -19,7 +19,9 @@ class Pipe {
         while (!data.empty()) {
             writable_.wait(lock, [&] { return used_ < capacity_ || writer_gone_ || reader_gone_; });
             const auto taken = take(data);
-            if (!taken) return taken.error();
+            if (!taken) {
+                return taken.error();
+            }
             data = data.subspan(*taken);
         }
         return {};
@@ -31,8 +33,12 @@ class Pipe {
         std::size_t total = 0;
         while (total < data.size()) {  // two copies at most fill it: the ring may wrap
             const auto taken = take(data.subspan(total));
-            if (!taken) return taken;
-            if (*taken == 0) break;
+            if (!taken) {
+                return taken;
+            }
+            if (*taken == 0) {
+                break;
+            }
             total += *taken;
         }
         return total;
@@ -46,8 +52,12 @@ class Pipe {
         } else if (!readable_.wait_until(lock, deadline, ready)) {
             return Error{ErrorCode::timed_out, "the other side sent nothing in time"};
         }
-        if (reader_gone_) return Error{ErrorCode::closed, "the connection was closed"};
-        if (used_ == 0) return Error{ErrorCode::closed, "the other side closed the connection"};
+        if (reader_gone_) {
+            return Error{ErrorCode::closed, "the connection was closed"};
+        }
+        if (used_ == 0) {
+            return Error{ErrorCode::closed, "the other side closed the connection"};
+        }
         std::size_t total = 0;
         while (total < buffer.size() && used_ > 0) {  // two copies at most: the ring may wrap
             const std::size_t count = std::min({buffer.size() - total, used_, capacity_ - head_});
@@ -65,8 +75,12 @@ class Pipe {
 
   private:
     Result<std::size_t> take(ConstBuffer data) {
-        if (writer_gone_) return Error{ErrorCode::closed, "the connection was closed"};
-        if (reader_gone_) return Error{ErrorCode::closed, "the connection was broken by the other side"};
+        if (writer_gone_) {
+            return Error{ErrorCode::closed, "the connection was closed"};
+        }
+        if (reader_gone_) {
+            return Error{ErrorCode::closed, "the connection was broken by the other side"};
+        }
         const std::size_t tail = (head_ + used_) % capacity_;
         const std::size_t count = std::min({data.size(), capacity_ - used_, capacity_ - tail});
         std::memcpy(ring_.get() + tail, data.data(), count);
@@ -99,16 +113,22 @@ class InprocConnection final : public Connection {
     ~InprocConnection() override { InprocConnection::shutdown(); }
 
     Status send(std::span<const ConstBuffer> buffers) override {
-        for (const auto& buffer : buffers) GPUPOOL_TRY(out_->write(buffer));
+        for (const auto& buffer : buffers) {
+            GPUPOOL_TRY(out_->write(buffer));
+        }
         return {};
     }
     Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override {
         std::size_t total = 0;
         for (const auto& buffer : buffers) {
             const auto taken = out_->write_some(buffer);
-            if (!taken) return taken;
+            if (!taken) {
+                return taken;
+            }
             total += *taken;
-            if (*taken < buffer.size()) break;
+            if (*taken < buffer.size()) {
+                break;
+            }
         }
         return total;
     }

@@ -5,7 +5,9 @@ namespace gpupool::transport::inproc {
 Result<std::unique_ptr<Connection>> Backlog::connect(std::size_t buffer_bytes) {
     auto [here, there] = make_pair(buffer_bytes);
     const std::lock_guard lock(mutex_);
-    if (shut_down_) return Error{ErrorCode::unavailable, "cannot connect: the in-process listener was closed"};
+    if (shut_down_) {
+        return Error{ErrorCode::unavailable, "cannot connect: the in-process listener was closed"};
+    }
     if (waiting_.size() >= kMaxWaiting) {
         return Error{ErrorCode::unavailable, "cannot connect: too many connections wait for the in-process listener"};
     }
@@ -17,7 +19,9 @@ Result<std::unique_ptr<Connection>> Backlog::connect(std::size_t buffer_bytes) {
 Result<std::unique_ptr<Connection>> Backlog::accept() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return shut_down_ || !waiting_.empty(); });
-    if (shut_down_) return Error{ErrorCode::closed, "the listener was closed"};
+    if (shut_down_) {
+        return Error{ErrorCode::closed, "the listener was closed"};
+    }
     auto connection = std::move(waiting_.front());
     waiting_.pop_front();
     return connection;

@@ -29,7 +29,9 @@ class TimelineFile : public ::testing::Test {
     void put(const std::string& content) const { std::ofstream(path_) << content; }
     static std::size_t count(const std::string& in, const std::string& what) {
         std::size_t found = 0;
-        for (std::size_t at = in.find(what); at != std::string::npos; at = in.find(what, at + 1)) ++found;
+        for (std::size_t at = in.find(what); at != std::string::npos; at = in.find(what, at + 1)) {
+            ++found;
+        }
         return found;
     }
     std::unique_ptr<Timeline> open(std::uint64_t max_events = 100) {

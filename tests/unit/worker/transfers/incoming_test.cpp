@@ -23,7 +23,9 @@ class Ahead : public ::testing::Test {
     // What a lane does with one piece, whose bytes are all `seed`.
     bool comes(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes, int seed) {
         const auto place = incoming_.claim(transfer, offset, bytes);
-        if (place.empty()) return false;
+        if (place.empty()) {
+            return false;
+        }
         std::memset(place.data(), seed, place.size());
         incoming_.landed_whole(transfer, offset);
         return true;
