@@ -54,8 +54,8 @@ if(GPUPOOL_SANITIZE)
   endif()
 endif()
 
-# A faster linker, where one is installed, for builds that are only tested. What is installed is linked by the
-# distribution's own.
+# A faster linker, where one is installed, for builds that are only tested. Bundles are linked by the
+# distribution's own linker.
 if(GPUPOOL_SANITIZE)
   include(CheckLinkerFlag)
   foreach(linker mold lld)

@@ -46,7 +46,7 @@ TEST(Ring, FillsUpAndContinuesAfterReads) {
     EXPECT_EQ(expect(writer.write(data)), kRing);
     EXPECT_FALSE(writer.may_write());
     EXPECT_EQ(reader.readable_bytes(), 0u) << "nothing was published";
-    EXPECT_FALSE(writer.publish()) << "nobody sleeps";
+    EXPECT_FALSE(writer.publish()) << "no thread sleeps";
     std::vector<std::byte> out(1000);
     EXPECT_EQ(expect(reader.read(out)), 1000u);
     EXPECT_TRUE(std::equal(out.begin(), out.end(), data.begin()));

@@ -176,7 +176,7 @@ TEST(Shm, MissingListenerIsUnavailable) {
     const auto by_path = shm::connect_to_path("/tmp/no-such-folder/socket");
     ASSERT_FALSE(by_path.ok());
     EXPECT_EQ(by_path.error().code, ErrorCode::unavailable);
-    EXPECT_FALSE(shm::connect_to_name("gpupool-test-nobody").ok());
+    EXPECT_FALSE(shm::connect_to_name("gpupool-test-unused").ok());
 }
 
 // ---- choice of the transport

@@ -67,7 +67,7 @@ std::vector<std::byte> changed(std::vector<std::byte> good, std::span<const std:
 void read_hello(std::span<const std::byte> payload) {
     auto verdict = daemon::examine_hello(payload, {{"a-good-token"}});
     if (const auto* admission = std::get_if<daemon::Admission>(&verdict)) {
-        // What was accepted must stay readable: the supervisor copies it without further checks.
+        // An accepted Hello must stay readable: the supervisor copies it without further checks.
         capnp::MallocMessageBuilder copy;
         daemon::copy_hello(*admission, copy.initRoot<schema::Hello>());
     }

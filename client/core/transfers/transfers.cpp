@@ -87,7 +87,7 @@ std::span<std::byte> Transfers::place_of(Download* download, std::uint64_t offse
     if (download->destination != nullptr) {
         return {download->destination + offset, bytes};
     }
-    // A faulty server sends the same part twice at a time; the buffers could not be told apart.
+    // A faulty server sends the same part twice at a time; the two buffers could not be distinguished.
     if (std::any_of(download->parts.begin(), download->parts.end(),
                     [&](const Part& part) { return part.offset == offset; })) {
         return {};

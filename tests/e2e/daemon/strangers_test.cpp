@@ -291,9 +291,9 @@ TEST_F(Strangers, TokenMustBeOneOfTheServers) {
         stranger.send_hello({.token = token});
         EXPECT_NE(stranger.refusal().find("not one of this server's"), std::string::npos) << token;
     }
-    Client nobody(daemon_->address());
-    nobody.send_hello();
-    EXPECT_NE(nobody.refusal().find("asks for a token"), std::string::npos);
+    Client anonymous(daemon_->address());
+    anonymous.send_hello();
+    EXPECT_NE(anonymous.refusal().find("asks for a token"), std::string::npos);
     EXPECT_FALSE(daemon_->status().ok());
     EXPECT_TRUE(daemon_->status("another-token").ok());
     expect_alive();

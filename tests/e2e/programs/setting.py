@@ -81,7 +81,7 @@ class Setting:
 
     def direct(self, name):
         """The environment of a CUDA program that uses the software GPU directly as the driver."""
-        environment = self.client(name, server="nobody")
+        environment = self.client(name, server="no-such-host")
         del environment["GPUPOOL_SERVER"]
         environment["LD_LIBRARY_PATH"] = ":".join([str(self.software_driver), *self.libraries[1:]])
         self.reports.mkdir(parents=True, exist_ok=True)

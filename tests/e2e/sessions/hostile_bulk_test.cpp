@@ -142,7 +142,7 @@ TEST_F(HostileBulk, UnreadDataDoesNotGrowTheWorker) {
     EXPECT_TRUE(is_gone(*daemon_, client_->session()));
 }
 
-// The same while the daemon is told to stop: a dispatcher that waits for room must not keep the worker alive.
+// The same while the daemon stops: a dispatcher that waits for room must not keep the worker alive.
 TEST_F(HostileBulk, OrderlyStopEndsASessionThatNeverReads) {
     client_->flags = codec::kReplyWanted;
     client_->stop_acknowledging();

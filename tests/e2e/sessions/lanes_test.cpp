@@ -413,11 +413,11 @@ TEST_F(HostileLanes, DataAheadWithoutACopyEndsTheSession) {
 TEST_F(HostileLanes, DataAheadOfFailedCopiesIsDropped) {
     const auto lane = own_lane(0);
     begin_upload(1, kMiB);
-    const CUstream nobodys = client_->mint<CUstream>();
+    const CUstream unknown = client_->mint<CUstream>();
     for (std::uint64_t number = 1; number <= 128; number += 2) {  // more than the worker buffers early
         const std::uint64_t transfer = codec::kTransferSentAhead | (number + 1);
         ASSERT_TRUE(send_piece(*lane.connection, number, transfer, 0, kMiB));
-        EXPECT_NE(client_->result_of(copy_ahead(transfer, 2 * kMiB, 2 * kMiB, nobodys)), CUDA_SUCCESS);
+        EXPECT_NE(client_->result_of(copy_ahead(transfer, 2 * kMiB, 2 * kMiB, unknown)), CUDA_SUCCESS);
         ASSERT_TRUE(send_piece(*lane.connection, number + 1, transfer, kMiB, kMiB));
     }
     EXPECT_TRUE(client_->alive());

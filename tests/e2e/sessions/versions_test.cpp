@@ -270,7 +270,7 @@ TEST_F(Versions, TheWorkerServesOnlyWhatWasAgreedOn) {
     client.make_context();
     std::size_t bytes = 0;
     EXPECT_EQ(client.call<calls::cuCtxGetLimit>(&bytes, CU_LIMIT_STACK_SIZE), CUDA_ERROR_NOT_SUPPORTED);
-    // Of another layout: not a byte of it is looked at.
+    // Of another layout: the worker reads no byte of it.
     const std::vector<std::byte> nonsense(24, std::byte{0xff});
     for (const std::uint16_t opcode : {calls::cuCtxGetLimit::kOpcode, calls::cuMemPoolTrimTo::kOpcode,
                                        calls::gpLinkCreate::kOpcode, kUnknownCall, kUnknownOwnCall}) {
@@ -298,7 +298,7 @@ std::optional<int> call_without_arguments(HostileClient& client, std::uint16_t o
     return client.result_of(number);
 }
 
-// A trace of some work is told in notices, which a client may not know.
+// A trace of some work is sent in notices, which a client may not know.
 TEST_F(Versions, TheWorkerSendsNoNoticeThatTheClientDoesNotKnow) {
     const auto traced = [&](const Knowledge& known) {
         HostileClient client(*daemon_, "traced", known);

@@ -23,7 +23,7 @@ constexpr const char* kHowToUpdate =
     "set "
     "keeps them from having a session at all (docs/architecture/versions.md): add a new call instead. Where only the "
     "meaning changes, raise its behaviour. A changed record: line needs another protocolVersion in session.capnp.\n"
-    "Meant? Run this test with GPUPOOL_UPDATE_GOLDEN=1, look at the file's diff, and commit it with the change.\n";
+    "Meant? Run this test with GPUPOOL_UPDATE_GOLDEN=1, read the file's diff, and commit it with the change.\n";
 
 // By opcode.
 std::map<std::string, std::string> lines_of(std::istream& file) {

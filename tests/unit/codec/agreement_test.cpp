@@ -131,7 +131,7 @@ TEST(Agreement, WithoutTheCoreSetThereIsNoSession) {
     EXPECT_EQ(core.error().message,
               "this client is gpupool 0.1.0 and the server is gpupool 0.3.0: they do not agree on gpLaunch (other "
               "layout), notice hold (unknown to the client); use a client of the server's version");
-    EXPECT_FALSE(Agreement(codec::own_knowledge(), {}).check_core(kServer)) << "who says nothing knows nothing";
+    EXPECT_FALSE(Agreement(codec::own_knowledge(), {}).check_core(kServer)) << "a peer without lists knows nothing";
 }
 
 TEST(Agreement, EveryCallOfTheCoreSetIsNeeded) {

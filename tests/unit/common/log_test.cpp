@@ -43,7 +43,7 @@ TEST(Log, IsSilentByDefault) {
         EXPECT_FALSE(enabled(level));
     }
     testing::internal::CaptureStderr();
-    error("nobody asked {}", 1);
+    error("not wanted {}", 1);
     EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 

@@ -124,7 +124,7 @@ void values_that_are_none() {
 }
 
 // More than any machine has.
-void host_memory_that_nobody_has() {
+void too_much_host_memory() {
     Work work;
     void* pinned = nullptr;
     MUST(CALL(cuMemHostAlloc)(&pinned, std::size_t{32} << 40, 0) == CUDA_ERROR_OUT_OF_MEMORY);
@@ -155,7 +155,7 @@ TEST(SettingsDeathTest, InvalidValueIsReported) {
 }
 
 TEST(SettingsDeathTest, HostMemoryIsBounded) {
-    EXPECT_TO_HOLD(host_memory_that_nobody_has, "");
+    EXPECT_TO_HOLD(too_much_host_memory, "");
 }
 
 }  // namespace

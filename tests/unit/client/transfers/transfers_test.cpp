@@ -53,7 +53,7 @@ class Worker final : public wire::Receiver {
     std::map<std::uint64_t, std::size_t> landed_;
 };
 
-class Nobody final : public wire::Receiver {
+class IgnoringReceiver final : public wire::Receiver {
     std::span<std::byte> bulk_destination(std::uint64_t, std::uint64_t, std::size_t) override { return {}; }
     void on_bulk(std::uint64_t, std::uint64_t, std::size_t) override {}
     void on_frame(wire::FrameType, std::unique_ptr<std::byte[]>, std::size_t) override {}
@@ -62,14 +62,14 @@ class Nobody final : public wire::Receiver {
 
 // Never destroyed, because the thread that answers pulls lives as long as the process.
 struct Client {
-    Nobody nobody;
+    IgnoringReceiver ignored;
     Worker worker;
     std::unique_ptr<wire::Channel> channel, worker_channel;
     Transfers transfers;
 
     explicit Client(wire::Lanes* lanes) {
         auto [here, there] = transport::inproc::make_pair(1u << 20);
-        channel = std::make_unique<wire::Channel>(std::move(here), nobody);
+        channel = std::make_unique<wire::Channel>(std::move(here), ignored);
         worker_channel = std::make_unique<wire::Channel>(std::move(there), worker);
         channel->start();
         worker_channel->start();
@@ -452,7 +452,7 @@ class LaneEnd final : public wire::LaneReceiver {
 
 TEST(Uploads, LargeUploadsUseLanes) {
     constexpr std::size_t kPiece = wire::Lanes::kLeastPieceBytes, kBytes = 2 * kPiece + 100;
-    Nobody nobody;
+    IgnoringReceiver ignored;
     LaneEnd unused(0), end(kBytes);
     wire::Lanes lanes(unused, {}), worker_lanes(end, {});
     auto [here, there] = transport::inproc::make_pair(1u << 20);
@@ -480,7 +480,7 @@ TEST(Uploads, LargeUploadsUseLanes) {
 
 // A worker that receives nothing, so everything sent stays in the channel.
 struct StuckClient {
-    Nobody nobody;
+    IgnoringReceiver ignored;
     std::unique_ptr<transport::Connection> there;
     std::unique_ptr<wire::Channel> channel;
     Transfers transfers;
@@ -488,7 +488,7 @@ struct StuckClient {
     StuckClient() {
         auto [here, peer] = transport::inproc::make_pair(4096);
         there = std::move(peer);
-        channel = std::make_unique<wire::Channel>(std::move(here), nobody);
+        channel = std::make_unique<wire::Channel>(std::move(here), ignored);
         channel->start();
         transfers.start(*channel);
     }

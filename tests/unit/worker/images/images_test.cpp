@@ -217,8 +217,8 @@ TEST_F(KeptImages, OnlyRegularFilesAreRead) {
 
 TEST_F(KeptImages, ForeignFilesAreKept) {
     fs::create_directories(root_ + "/data");
-    std::ofstream(root_ + "/data/precious") << "somebody's";
-    std::ofstream(root_ + "/note") << "somebody's";
+    std::ofstream(root_ + "/data/precious") << "another program's";
+    std::ofstream(root_ + "/note") << "another program's";
     const auto store = open("one", kFileBytes + 100);
     for (const char letter : {'a', 'b', 'c'}) {
         keep(*store, std::string(1000, letter));
