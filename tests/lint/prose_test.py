@@ -99,7 +99,8 @@ class Prose(unittest.TestCase):
         self.assertEqual(self.lint("a.cpp", "int settle();\nint who = look_at();\n"), [])
         self.assertEqual(self.lint("a.md", "Call `settle()`.\n```\nnobody waits\n```\n"), [])
         self.assertEqual(self.lint("a.cpp", "bool nobody_waits();\n"), [1])
-        self.assertEqual(self.lint("a.cpp", "void set_aside();\n"), [1])
+        self.assertEqual(self.lint("a.cpp", "void set_aside();\n"), [])
+        self.assertEqual(self.lint("a.cpp", "bool stays_out();\n"), [1])
 
     def test_a_sentence_of_two_lines(self):
         self.assertEqual(self.lint("a.h", "// The frame that is\n// told to the peer.\n"), [1])

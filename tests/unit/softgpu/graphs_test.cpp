@@ -198,6 +198,7 @@ TEST_F(GraphTest, GraphMemoryLivesFromItsNodeToItsFree) {
     const CUDA_MEMSET_NODE_PARAMS fill{allocation.dptr, 0, 77, 4, (1 << 20) / 4, 1};
     OK(CALL(cuGraphAddMemsetNode)(&filled, graph_, &allocated, 1, &fill, context_));
     size_t before = 0, held = 0, after = 0, total = 0;
+    OK(CALL(cuDeviceGraphMemTrim)(0));  // of other cases in this process
     OK(CALL(cuMemGetInfo_v2)(&before, &total));
     const CUgraphExec executable = instantiate();
     int value = 0;
