@@ -1,20 +1,17 @@
 // Mutexes, locks and condition variables that clang's thread-safety analysis understands (common/thread_annotations.h).
-// They are those of POSIX, as the standard library's are, and cost the same.
+// They are thin wrappers of POSIX', as the standard library's are, and cost the same.
 //
-//   Mutex          std::mutex
-//   AdaptiveMutex  a Mutex that is held for some dozen nanoseconds, and wanted by several threads all the time. A
-//   thread that
-//                  finds it held spins for a short time before it sleeps: to sleep and to be woken costs a system call
-//                  of either thread, a hundred times as long as the mutex is held.
-//   SharedMutex    std::shared_mutex
-//   Lock           std::lock_guard, of any of them
-//   SharedLock     std::shared_lock of a SharedMutex
-//   UniqueLock     std::unique_lock of a Mutex: can be released and taken again, and a Condition waits with it
-//   Unlocked       releases a UniqueLock for a scope
-//   Condition      std::condition_variable
+// - Mutex: as std::mutex.
+// - AdaptiveMutex: a Mutex for very short critical sections that several threads enter all the time. A thread that
+// finds
+//   it locked spins for a short time before it sleeps, because a sleep and a wake-up cost far more than the section.
+// - SharedMutex: as std::shared_mutex.
+// - Lock: as std::lock_guard, for any of these. SharedLock: as std::shared_lock, for a SharedMutex.
+// - UniqueLock: as std::unique_lock, for a Mutex. A Condition waits with it. Unlocked releases one for a scope.
+// - Condition: as std::condition_variable.
 //
-// Ownership, threads and errors: as those of the standard library. A mutex that an object of static duration holds is
-// never destroyed, so that threads may still use it while the process exits.
+// Ownership, threads and errors: as those of the standard library. A mutex of static storage duration is never
+// destroyed, so threads may still use it while the process exits.
 #pragma once
 
 #include <pthread.h>
@@ -123,7 +120,8 @@ class GP_SCOPED_CAPABILITY UniqueLock {
     bool owns_ = true;
 };
 
-// `mutex` is the one that `lock` holds, named for the analysis, which does not follow a lock that a function was given.
+// `mutex` is the one that `lock` holds. The analysis needs its name, because it does not follow a lock passed as an
+// argument.
 class GP_SCOPED_CAPABILITY Unlocked {
   public:
     Unlocked(UniqueLock& lock, Mutex& mutex) GP_RELEASE(mutex) : lock_(lock), mutex_(mutex) {

@@ -1,11 +1,13 @@
-// Annotations that say which mutex guards what. clang's -Wthread-safety checks them (scripts/lint); other compilers see
-// nothing.
+// Annotations that say which mutex guards what. clang's -Wthread-safety checks them (scripts/lint); other compilers
+// ignore them.
 //
-//   GP_GUARDED_BY(mutex)      a member: read and written only with the mutex held (read also with a shared lock)
-//   GP_PT_GUARDED_BY(mutex)   a pointer: what it points to is guarded
-//   GP_REQUIRES(mutex)        a function: the caller holds the mutex. A lambda: written between its parameters and its
-//   body GP_REQUIRES_SHARED(mutex) the same with a shared lock GP_EXCLUDES(mutex)        a function: the caller does
-//   not hold the mutex GP_NO_THREAD_SAFETY_ANALYSIS  a function whose body is not checked; a comment says why
+// - GP_GUARDED_BY(mutex): this member is accessed only with the mutex held (read also with a shared lock).
+// - GP_PT_GUARDED_BY(mutex): the object that this pointer points to is guarded.
+// - GP_REQUIRES(mutex): the caller of this function holds the mutex. In a lambda it stands before the body.
+// - GP_REQUIRES_SHARED(mutex): the same with a shared lock.
+// - GP_EXCLUDES(mutex): the caller does not hold the mutex.
+// - GP_NO_THREAD_SAFETY_ANALYSIS: the body of this function is not checked; a comment says why.
+//
 // The others are for common/mutex.h alone.
 #pragma once
 
