@@ -11,7 +11,6 @@
 #include "common/log.h"
 #include "common/mutex.h"
 #include "common/visible_devices.h"
-#include "protocol/calls/table.h"
 #include "protocol/transport/endpoint.h"
 
 namespace gpupool::client {
