@@ -88,6 +88,7 @@ def inference(model, inputs, items):
 @application("images/s")
 def resnet50_batch_1():
     from torchvision.models import resnet50
+
     return inference(resnet50(), torch.randn(1, 3, 224, 224, device="cuda").half(), 1)
 
 
@@ -95,6 +96,7 @@ def resnet50_batch_1():
 def resnet50_graph():
     """resnet50_batch_1, captured once; each image is copied in and the graph replayed."""
     from torchvision.models import resnet50
+
     model = resnet50().cuda().half().eval()
     image = torch.randn(1, 3, 224, 224, device="cuda").half()
     images = torch.randn(8, 3, 224, 224, device="cuda").half()
@@ -120,12 +122,14 @@ def resnet50_graph():
 @application("images/s")
 def resnet50_batch_32():
     from torchvision.models import resnet50
+
     return inference(resnet50(), torch.randn(32, 3, 224, 224, device="cuda").half(), 32)
 
 
 @application("images/s")
 def resnet50_training():
     from torchvision.models import resnet50
+
     model = resnet50().cuda().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     images = torch.randn(64, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
@@ -144,6 +148,7 @@ def resnet50_training():
 @application("sequences/s")
 def bert_training():
     from transformers import BertConfig, BertForSequenceClassification
+
     model = BertForSequenceClassification(BertConfig()).cuda().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     tokens = torch.randint(0, 30000, (32, 128), device="cuda")
@@ -178,6 +183,7 @@ def decode(model, vocabulary, tokens=64, rounds=3):
 @application("tokens/s")
 def gpt2_decode():
     from transformers import GPT2Config, GPT2LMHeadModel
+
     return decode(GPT2LMHeadModel(GPT2Config()), 50000)
 
 
@@ -185,8 +191,15 @@ def gpt2_decode():
 def llama_decode():
     """A decoder of Llama's shape with about a billion parameters."""
     from transformers import LlamaConfig, LlamaForCausalLM
-    shape = LlamaConfig(vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=22,
-                        num_attention_heads=32, num_key_value_heads=4)
+
+    shape = LlamaConfig(
+        vocab_size=32000,
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=22,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+    )
     with torch.device("cuda"):
         model = LlamaForCausalLM(shape)
     return decode(model, 32000)
@@ -196,8 +209,13 @@ class Block(torch.nn.Module):
     def __init__(self, inputs, outputs, attention):
         super().__init__()
         self.convolutions = torch.nn.Sequential(
-            torch.nn.GroupNorm(32, inputs), torch.nn.SiLU(), torch.nn.Conv2d(inputs, outputs, 3, padding=1),
-            torch.nn.GroupNorm(32, outputs), torch.nn.SiLU(), torch.nn.Conv2d(outputs, outputs, 3, padding=1))
+            torch.nn.GroupNorm(32, inputs),
+            torch.nn.SiLU(),
+            torch.nn.Conv2d(inputs, outputs, 3, padding=1),
+            torch.nn.GroupNorm(32, outputs),
+            torch.nn.SiLU(),
+            torch.nn.Conv2d(outputs, outputs, 3, padding=1),
+        )
         self.skip = torch.nn.Conv2d(inputs, outputs, 1)
         self.attention = torch.nn.MultiheadAttention(outputs, 8, batch_first=True) if attention else None
 
@@ -218,7 +236,9 @@ class UNet(torch.nn.Module):
         ins = (widths[0], *widths[:-1])
         self.down = torch.nn.ModuleList(Block(a, b, i > 0) for i, (a, b) in enumerate(zip(ins, widths)))
         self.middle = Block(widths[-1], widths[-1], True)
-        self.up = torch.nn.ModuleList(Block(2 * b, a, i > 0) for i, (a, b) in reversed(list(enumerate(zip(ins, widths)))))
+        self.up = torch.nn.ModuleList(
+            Block(2 * b, a, i > 0) for i, (a, b) in reversed(list(enumerate(zip(ins, widths))))
+        )
         self.end = torch.nn.Conv2d(widths[0], 4, 3, padding=1)
 
     def forward(self, x):
@@ -261,8 +281,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="PATTERN", help="(repeatable)")
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--steps", type=int, default=0, metavar="N",
-                        help="make N steps (a multiple of 5), instead of as many as fit a fixed time")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="make N steps (a multiple of 5), instead of as many as fit a fixed time",
+    )
     arguments = parser.parse_args()
     global STEPS
     STEPS = arguments.steps

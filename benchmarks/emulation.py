@@ -27,4 +27,8 @@ def emulation(folder, network):
     if not library.is_file():
         sys.exit(f"{library} is not there: build the target gpupool_network")
     # Shared memory would bypass the network.
-    return {"LD_PRELOAD": str(library), "GPUPOOL_EMULATED_NETWORK": f"{network.rtt},{network.rate}", "GPUPOOL_TRANSPORT": "tcp"}
+    return {
+        "LD_PRELOAD": str(library),
+        "GPUPOOL_EMULATED_NETWORK": f"{network.rtt},{network.rate}",
+        "GPUPOOL_TRANSPORT": "tcp",
+    }

@@ -37,8 +37,10 @@ def what_threads_do(session):
             for thread in sorted((process / "task").glob("*")):
                 fields = (thread / "stat").read_text().rpartition(")")[2].split()
                 call = (thread / "syscall").read_text().split()[:1]
-                lines.append(f"   {thread.name} {(thread / 'comm').read_text().strip():16} {fields[0]}"
-                             f" {(thread / 'wchan').read_text():24} call {''.join(call):8} user {fields[11]} system {fields[12]}")
+                lines.append(
+                    f"   {thread.name} {(thread / 'comm').read_text().strip():16} {fields[0]}"
+                    f" {(thread / 'wchan').read_text():24} call {''.join(call):8} user {fields[11]} system {fields[12]}"
+                )
         except OSError:  # the process has ended, or may not be read
             continue
     return "\n".join(lines)
@@ -48,8 +50,14 @@ def run_command(command, environment, limit_s):
     started = time.monotonic()
     with tempfile.TemporaryFile() as log:
         # Python prints its threads' stacks when it is aborted.
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                                   env={**environment, "PYTHONFAULTHANDLER": "1"}, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**environment, "PYTHONFAULTHANDLER": "1"},
+            start_new_session=True,
+        )
         stuck = ""
         try:
             status = process.wait(limit_s)
@@ -92,7 +100,12 @@ class Server:
         with open(log, "wb") as file:
             self.process = subprocess.Popen(
                 [bundle / "bin/gpupoold", "--listen", self.address, "--driver", driver, *options],
-                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=environment)
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment,
+            )
 
     def __enter__(self):
         host, port = self.address.split(":")
@@ -125,8 +138,11 @@ def without_settings(environment):
 
 def native_environment(libraries):
     # No setting that leads to gpupool may reach the native runs.
-    environment = {name: value for name, value in without_settings(os.environ).items()
-                   if name not in ("TRITON_LIBCUDA_PATH", "NUMBA_CUDA_DRIVER")}
+    environment = {
+        name: value
+        for name, value in without_settings(os.environ).items()
+        if name not in ("TRITON_LIBCUDA_PATH", "NUMBA_CUDA_DRIVER")
+    }
     if libraries:
         environment["LD_LIBRARY_PATH"] = ":".join([*libraries, environment.get("LD_LIBRARY_PATH", "")]).rstrip(":")
     return environment

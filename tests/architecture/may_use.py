@@ -25,7 +25,9 @@ def read_table(text):
         if len(cells) != 3 or not cells[0].startswith("`"):
             continue
         for entry in re.findall(r"`([^`]+)`", cells[0]):
-            used = None if cells[2] == "everything" else {name.rstrip("/") for name in re.findall(r"`([^`]+)`", cells[2])}
+            used = (
+                None if cells[2] == "everything" else {name.rstrip("/") for name in re.findall(r"`([^`]+)`", cells[2])}
+            )
             rules[entry.rstrip("/")] = used
     return rules
 
@@ -57,9 +59,12 @@ def reachable(rules, entry):
 def check(source):
     rules = read_table((source / "ARCHITECTURE.md").read_text())
     mistakes = [f"ARCHITECTURE.md: there is no {entry}" for entry in rules if not list(source.glob(entry))]
-    mistakes += [f"ARCHITECTURE.md: {entry} may use {name}, which is in no row"
-                 for entry, used in rules.items() for name in used or ()
-                 if not any(covers(name, other) for other in rules)]
+    mistakes += [
+        f"ARCHITECTURE.md: {entry} may use {name}, which is in no row"
+        for entry, used in rules.items()
+        for name in used or ()
+        if not any(covers(name, other) for other in rules)
+    ]
     roots = {entry.split("/")[0] for entry in rules}
     includes = 0
     for path in sorted(path for root in roots for path in (source / root).rglob("*") if path.suffix in SOURCE_SUFFIXES):

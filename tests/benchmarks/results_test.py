@@ -17,9 +17,22 @@ BOTH_WAYS = {"native": [[10.0, "us"]], "forwarded": [[12.0, "us"]]}
 
 def result(section="TCP", device="H100", goals=None, ways=None):
     """A result with one row in one section."""
-    return {"title": "", "made": [], "software": False, "driver": "", "device": device,
-            "sections": [{"name": section, "transport": "tcp", "network": None, "goals": goals or {},
-                          "rows": {"add_": ways or BOTH_WAYS}}]}
+    return {
+        "title": "",
+        "made": [],
+        "software": False,
+        "driver": "",
+        "device": device,
+        "sections": [
+            {
+                "name": section,
+                "transport": "tcp",
+                "network": None,
+                "goals": goals or {},
+                "rows": {"add_": ways or BOTH_WAYS},
+            }
+        ],
+    }
 
 
 def load(program):
@@ -85,8 +98,10 @@ class Results(unittest.TestCase):
         self.assertEqual(len(sections), 1)
 
     def test_join_shows_sections_beside_each_other(self):
-        line, sections = self.joined(result("shared memory", goals={"add_": {**GOAL, "at_most": 1.2}}),
-                                     result("TCP", goals={"add_": GOAL}, ways={"forwarded": [[13.0, "us"]]}))
+        line, sections = self.joined(
+            result("shared memory", goals={"add_": {**GOAL, "at_most": 1.2}}),
+            result("TCP", goals={"add_": GOAL}, ways={"forwarded": [[13.0, "us"]]}),
+        )
         self.assertEqual(line, "| add_ | us | 10 | 12 | 1.20 | <= 1.2 x native | 13 | 1.30 | <= 1 x native, missed |")
         self.assertEqual([section["name"] for section in sections], ["shared memory", "TCP"])
 
@@ -98,8 +113,12 @@ class Results(unittest.TestCase):
 
     def test_goals_apply_to_gpus_at_a_short_distance(self):
         run = load("run")
-        for transport, rtt, device, goal in (("shm", None, "H100", 16), ("tcp", None, "H100", 30), ("tcp", "100us", "H100", None),
-                                             ("tcp", None, run.SOFTWARE_GPU, None)):
+        for transport, rtt, device, goal in (
+            ("shm", None, "H100", 16),
+            ("tcp", None, "H100", 30),
+            ("tcp", "100us", "H100", None),
+            ("tcp", None, run.SOFTWARE_GPU, None),
+        ):
             section = run.Section("", transport, rtt and run.Network(rtt, "10gbit"), None, {})
             found = run.goals_of(section, device).get("item")
             self.assertEqual(found and found.at_most, goal, section)

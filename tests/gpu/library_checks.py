@@ -12,9 +12,8 @@ import sys
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-import numpy
-
 import checks
+import numpy
 from checks import check
 
 VERSIONS = {}
@@ -34,8 +33,9 @@ def random(*shape, seed=0, dtype=numpy.float32):
 
 
 def close(actual, expected, relative=1e-4):
-    numpy.testing.assert_allclose(numpy.asarray(actual, dtype=numpy.float64), expected.astype(numpy.float64), rtol=relative,
-                                  atol=relative)
+    numpy.testing.assert_allclose(
+        numpy.asarray(actual, dtype=numpy.float64), expected.astype(numpy.float64), rtol=relative, atol=relative
+    )
 
 
 def total(values):
@@ -96,7 +96,9 @@ def cupy_raw_kernel():
         r"""extern "C" __global__ void scale(const float* x, float* y, int n, float by) {
             int i = blockDim.x * blockIdx.x + threadIdx.x;
             if (i < n) y[i] = x[i] * by;
-        }""", "scale")
+        }""",
+        "scale",
+    )
     x = random(5000)
     given, out = cupy.asarray(x), cupy.zeros(5000, dtype=cupy.float32)
     kernel((20,), (256,), (given, out, numpy.int32(5000), numpy.float32(3)))

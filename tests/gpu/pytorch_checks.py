@@ -11,12 +11,12 @@ import threading
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # makes sums reproducible
 
+import checks
 import torch
 import torch.nn as nn
 import torch.nn.functional as functional
-
-import checks
 from checks import check
+
 
 def random(*shape, seed=0, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
@@ -111,8 +111,12 @@ def conv2d_fp16():
 def elementwise():
     a = random(100_000, seed=13)
     g = a.cuda()
-    require_close(torch.tanh(g) * torch.exp(-g.abs()) + torch.sin(g), torch.tanh(a) * torch.exp(-a.abs()) + torch.sin(a),
-                  1e-4, 1e-5)
+    require_close(
+        torch.tanh(g) * torch.exp(-g.abs()) + torch.sin(g),
+        torch.tanh(a) * torch.exp(-a.abs()) + torch.sin(a),
+        1e-4,
+        1e-5,
+    )
     return total((g * 3).round())
 
 
@@ -141,7 +145,10 @@ def cumsum():
 
 @check
 def indexing():
-    a, index = random(1_000, 64, seed=16), torch.randint(0, 1_000, (5_000,), generator=torch.Generator().manual_seed(17))
+    a, index = (
+        random(1_000, 64, seed=16),
+        torch.randint(0, 1_000, (5_000,), generator=torch.Generator().manual_seed(17)),
+    )
     g, i = a.cuda(), index.cuda()
     assert torch.equal(g[i].cpu(), a[index])
     assert torch.equal(g[g > 1].cpu(), a[a > 1])

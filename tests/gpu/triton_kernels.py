@@ -25,8 +25,12 @@ def matmul_kernel(a, b, c, M, N, K, BLOCK: tl.constexpr):
     sums = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
     for start in range(0, K, BLOCK):
         inner = start + tl.arange(0, BLOCK)
-        left = tl.load(a + rows[:, None] * K + inner[None, :], mask=(rows[:, None] < M) & (inner[None, :] < K), other=0.0)
-        right = tl.load(b + inner[:, None] * N + columns[None, :], mask=(inner[:, None] < K) & (columns[None, :] < N), other=0.0)
+        left = tl.load(
+            a + rows[:, None] * K + inner[None, :], mask=(rows[:, None] < M) & (inner[None, :] < K), other=0.0
+        )
+        right = tl.load(
+            b + inner[:, None] * N + columns[None, :], mask=(inner[:, None] < K) & (columns[None, :] < N), other=0.0
+        )
         sums += tl.dot(left, right)
     tl.store(c + rows[:, None] * N + columns[None, :], sums, mask=(rows[:, None] < M) & (columns[None, :] < N))
 

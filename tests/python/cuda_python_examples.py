@@ -2,11 +2,10 @@
 
 import ctypes
 
-from sections import main, section
-
 import numpy as np
 from cuda.bindings import driver, nvrtc
 from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+from sections import main, section
 
 SOURCE = r"""
 extern "C" __global__ void saxpy(float a, const float* x, float* y, size_t n) {
@@ -46,7 +45,7 @@ def compile_ptx(source, names=()):
     for name in names:
         checked(nvrtc.nvrtcAddNameExpression(program, name))
     options = [b"--gpu-architecture=compute_75"]
-    status, = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     if int(status) != 0:
         log = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
         checked(nvrtc.nvrtcGetProgramLog(program, log))
@@ -87,8 +86,13 @@ def driver_saxpy():
     x, y = np.arange(n, dtype=np.float32), np.ones(n, np.float32)
     expected = np.float32(2) * x + y
     there_x, there_y = work.to_device(x), work.to_device(y)
-    work.launch(work.function(b"saxpy"), (n + 127) // 128, 128, (2.0, there_x, there_y, n),
-                (ctypes.c_float, None, None, ctypes.c_size_t))
+    work.launch(
+        work.function(b"saxpy"),
+        (n + 127) // 128,
+        128,
+        (2.0, there_x, there_y, n),
+        (ctypes.c_float, None, None, ctypes.c_size_t),
+    )
     checked(driver.cuMemcpyDtoHAsync(y.ctypes.data, there_y, y.nbytes, work.stream))
     checked(driver.cuStreamSynchronize(work.stream))
     np.testing.assert_array_equal(y, expected)
@@ -162,7 +166,7 @@ def driver_graphs():
 @section
 def driver_errors():
     Work()
-    status, = driver.cuMemFree(12345)
+    (status,) = driver.cuMemFree(12345)
     assert status == driver.CUresult.CUDA_ERROR_INVALID_VALUE, status
     name = checked(driver.cuGetErrorName(status))
     assert name == b"CUDA_ERROR_INVALID_VALUE", name

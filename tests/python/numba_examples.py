@@ -3,11 +3,10 @@
 import math
 import warnings
 
-from sections import main, section
-
 import numpy as np
 from numba import cuda, float32, int32, vectorize
 from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
+from sections import main, section
 
 warnings.simplefilter("ignore", RuntimeWarning)  # about the missing nvJitLink
 
@@ -147,7 +146,7 @@ def warp_operations():
     result, votes = np.zeros(2, np.int32), np.zeros(64, np.uint32)
     sums[1, 64](values, result, votes)
     np.testing.assert_array_equal(result, values.reshape(2, 32).sum(1))
-    bits = (1 << np.arange(32, dtype=np.uint64))
+    bits = 1 << np.arange(32, dtype=np.uint64)
     expected = ((values.reshape(2, 32) % 2 == 0) * bits).sum(1).astype(np.uint32)
     np.testing.assert_array_equal(votes.reshape(2, 32), np.repeat(expected, 32).reshape(2, 32))
 
@@ -167,7 +166,7 @@ def device_functions_and_libdevice():
     x = np.linspace(0.1, 20, 500)
     result = np.zeros_like(x)
     evaluate[4, 128](x, result)
-    expected = np.sqrt(np.sin(x) ** 2 + np.exp(-x) ** 2) + x ** 1.5 + np.array([math.erf(one) for one in x])
+    expected = np.sqrt(np.sin(x) ** 2 + np.exp(-x) ** 2) + x**1.5 + np.array([math.erf(one) for one in x])
     np.testing.assert_allclose(result, expected, rtol=1e-14)
 
 

@@ -8,10 +8,9 @@ import ctypes
 import os
 from pathlib import Path
 
-from sections import SECTIONS, main
-
 import numpy as np
 from cuda.bindings import driver
+from sections import SECTIONS, main
 
 SOURCE = r"""
 #include <cooperative_groups.h>
@@ -151,7 +150,10 @@ class Nvrtc:
     def compile(self, source, options):
         program = ctypes.c_void_p()
         self.call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
-        options = [*options, *(f"--include-path={PACKAGES / part / 'include'}" for part in ("cuda_runtime", "cuda_cccl"))]
+        options = [
+            *options,
+            *(f"--include-path={PACKAGES / part / 'include'}" for part in ("cuda_runtime", "cuda_cccl")),
+        ]
         array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
         status = self.library.nvrtcCompileProgram(program, len(options), array)
         assert status == 0, self.text("ProgramLog", program).decode()
@@ -229,7 +231,7 @@ def check_all(module, approximate):
     n = 500
     number = (n, ctypes.c_int)
 
-    integers, result = random.integers(-2**31, 2**31, n).astype(np.int32), np.zeros(n, np.int64)
+    integers, result = random.integers(-(2**31), 2**31, n).astype(np.int32), np.zeros(n, np.int64)
     module.run("integers", 4, 128, integers, result, number)
     np.testing.assert_array_equal(result, [expected_integer(int(x)) for x in integers])
 

@@ -33,7 +33,9 @@ def run_once(setting, name, environment, command, limit_s, against=None):
     if different:
         print(indent("\n".join(different)))
     held = outcome.status == 0 and clean and not different
-    print(f"{'ok  ' if held else 'FAIL'} {' '.join(str(part) for part in command[1:]) or name}  ({outcome.seconds:.1f} s)")
+    print(
+        f"{'ok  ' if held else 'FAIL'} {' '.join(str(part) for part in command[1:]) or name}  ({outcome.seconds:.1f} s)"
+    )
     if not held:
         print(indent(outcome.output + outcome.errors) + f"    ended with {outcome.end()}")
     return held
@@ -53,11 +55,17 @@ def main():
         parser.add_argument("--limit", type=float, default=100, help="seconds for one run")
         parser.add_argument("--sections", action="store_true")
         parser.add_argument("--direct", action="store_true")
-        parser.add_argument("--without", action="append", default=[], metavar="SECTION",
-                            help="a section that does not apply to this kind of run")
+        parser.add_argument(
+            "--without",
+            action="append",
+            default=[],
+            metavar="SECTION",
+            help="a section that does not apply to this kind of run",
+        )
         parser.add_argument("--interpreter", metavar="PYTHON")
-        parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
-                            help="added to the script's environment")
+        parser.add_argument(
+            "--set", action="append", default=[], metavar="NAME=VALUE", help="added to the script's environment"
+        )
         parser.add_argument("--against", metavar="FILE")
         parser.add_argument("program")
         parser.add_argument("arguments", nargs="*")
@@ -67,20 +75,32 @@ def main():
     environment = setting.direct(arguments.name) if arguments.direct else setting.client(arguments.name)
     command = [program]
     if arguments.interpreter:
-        command = [setting.build / "bin/gpupool", "run", "--server", setting.address(), "--",
-                   arguments.interpreter, program]
+        command = [
+            setting.build / "bin/gpupool",
+            "run",
+            "--server",
+            setting.address(),
+            "--",
+            arguments.interpreter,
+            program,
+        ]
         environment |= dict(entry.split("=", 1) for entry in arguments.set)
     if not arguments.sections:
-        held = run_once(setting, arguments.name, environment, [*command, *arguments.arguments], arguments.limit,
-                        arguments.against)
+        held = run_once(
+            setting, arguments.name, environment, [*command, *arguments.arguments], arguments.limit, arguments.against
+        )
         sys.exit(0 if held else 1)
 
-    sections = [section for section in list_sections(environment, command, arguments.limit)
-                if section not in arguments.without]
+    sections = [
+        section for section in list_sections(environment, command, arguments.limit) if section not in arguments.without
+    ]
     left_out = not_yet.sections_of(program.name)
     gone = sorted(set(left_out) - set(sections))
-    held = [run_once(setting, arguments.name, environment, [*command, section, *arguments.arguments], arguments.limit)
-            for section in sections if section not in left_out]
+    held = [
+        run_once(setting, arguments.name, environment, [*command, section, *arguments.arguments], arguments.limit)
+        for section in sections
+        if section not in left_out
+    ]
     for section in sections:
         if section in left_out:
             print(f"not yet {section}: {left_out[section]}")

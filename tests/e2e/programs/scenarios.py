@@ -41,8 +41,11 @@ class Scenario:
 
 
 def ran_well(scenario, outcome):
-    scenario.check(outcome.status == 0 and "0 failed" in outcome.output, "the program ran and its checks passed",
-                   outcome.output + outcome.errors)
+    scenario.check(
+        outcome.status == 0 and "0 failed" in outcome.output,
+        "the program ran and its checks passed",
+        outcome.output + outcome.errors,
+    )
     scenario.check(outcome.errors == "", "nothing was written to its standard error", outcome.errors)
 
 
@@ -51,8 +54,20 @@ def run_command(scenario):
     setting = scenario.setting
     environment = setting.client(scenario.name)
     del environment["LD_LIBRARY_PATH"], environment["GPUPOOL_SERVER"]
-    ran_well(scenario, scenario.run([setting.build / "bin/gpupool", "run", "--server", setting.address(), "--",
-                                     setting.build / "cuda/vector_add"], environment))
+    ran_well(
+        scenario,
+        scenario.run(
+            [
+                setting.build / "bin/gpupool",
+                "run",
+                "--server",
+                setting.address(),
+                "--",
+                setting.build / "cuda/vector_add",
+            ],
+            environment,
+        ),
+    )
 
 
 def local(scenario):
@@ -62,12 +77,18 @@ def local(scenario):
     del environment["LD_LIBRARY_PATH"], environment["GPUPOOL_SERVER"]
     # Identifies the private server's processes; workers inherit it.
     environment["GPUPOOL_TEST_MARK"] = mark = f"{scenario.name}-{os.getpid()}"
-    outcome = scenario.run([setting.build / "bin/gpupool", "run", "--local", "--", setting.build / "cuda/vector_add"],
-                           environment)
-    scenario.check(outcome.status == 0 and "0 failed" in outcome.output, "the program ran and its checks passed",
-                   outcome.output + outcome.errors)
+    outcome = scenario.run(
+        [setting.build / "bin/gpupool", "run", "--local", "--", setting.build / "cuda/vector_add"], environment
+    )
+    scenario.check(
+        outcome.status == 0 and "0 failed" in outcome.output,
+        "the program ran and its checks passed",
+        outcome.output + outcome.errors,
+    )
     outcome = scenario.run([setting.build / "bin/gpupool", "run", "--local", "--", "sh", "-c", "exit 42"], environment)
-    scenario.check(outcome.status == 42, "gpupool run returns the program's exit status", outcome.end() + outcome.errors)
+    scenario.check(
+        outcome.status == 42, "gpupool run returns the program's exit status", outcome.end() + outcome.errors
+    )
     left = processes_with(f"GPUPOOL_TEST_MARK={mark}")
     scenario.check(not left, "no process of its server is left", left)
 
@@ -89,12 +110,18 @@ def check_no_device(scenario, server, what, limit_s):
     setting = scenario.setting
     # This program's first call is cuInit, and it ends with that call's result.
     outcome = scenario.run([setting.build / "gpu/proc_address"], setting.client(scenario.name, server))
-    scenario.check(outcome.status == 1 and NO_DEVICE in outcome.output, f"{what}: cuInit gives {NO_DEVICE}",
-                   f"{outcome.end()}\n{outcome.output}{outcome.errors}")
+    scenario.check(
+        outcome.status == 1 and NO_DEVICE in outcome.output,
+        f"{what}: cuInit gives {NO_DEVICE}",
+        f"{outcome.end()}\n{outcome.output}{outcome.errors}",
+    )
     scenario.check(outcome.seconds < limit_s + 1, f"{what}: within {limit_s} s", outcome.seconds)
     lines = outcome.errors.splitlines()
-    scenario.check(len(lines) == 1 and lines[0].startswith("gpupool: ") and server in lines[0],
-                   f"{what}: one line on standard error, which names the server", outcome.errors)
+    scenario.check(
+        len(lines) == 1 and lines[0].startswith("gpupool: ") and server in lines[0],
+        f"{what}: one line on standard error, which names the server",
+        outcome.errors,
+    )
 
 
 def no_server(scenario):
@@ -105,8 +132,7 @@ def no_server(scenario):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(8)
-        check_no_device(scenario, "127.0.0.1:%d" % silent.getsockname()[1], "a silent listener",
-                        WELCOME_LIMIT_S)
+        check_no_device(scenario, "127.0.0.1:%d" % silent.getsockname()[1], "a silent listener", WELCOME_LIMIT_S)
 
 
 def not_fooled(scenario):
@@ -149,14 +175,20 @@ def trace(scenario):
     texts = {name: file.read_text() if file.exists() else "" for name, file in files.items()}
     check_timeline(scenario, texts["trace"])
     counted = [line.split() for line in texts["summary"].splitlines() if line.startswith("cuLaunchKernel")]
-    scenario.check(len(counted) == 1 and counted[0][1:3] == ["1", "0"], "the summary counts one launch, none failed",
-                   texts["summary"])
+    scenario.check(
+        len(counted) == 1 and counted[0][1:3] == ["1", "0"],
+        "the summary counts one launch, none failed",
+        texts["summary"],
+    )
     # An unwritable summary affects nothing else.
     files["trace"].unlink()
     environment["GPUPOOL_SUMMARY"] = str(scenario.folder / "nowhere/summary")
     outcome = scenario.run([setting.build / "cuda/vector_add"], environment)
-    scenario.check(outcome.status == 0 and "gpupool: no summary: " in outcome.errors, "an unwritable summary is reported",
-                   outcome.end() + outcome.errors)
+    scenario.check(
+        outcome.status == 0 and "gpupool: no summary: " in outcome.errors,
+        "an unwritable summary is reported",
+        outcome.end() + outcome.errors,
+    )
     check_timeline(scenario, files["trace"].read_text() if files["trace"].exists() else "[]")
     del environment["GPUPOOL_SUMMARY"]
     environment["GPUPOOL_TRACE"] = "-"
@@ -169,22 +201,38 @@ def check_timeline(scenario, text):
     """Checks the one launch of vector_add: call, command and kernel, in this order and linked."""
     events = events_of(text)
     slices = [event for event in events if event["ph"] == "X"]
-    named = lambda category, name: [event for event in slices if event["cat"] == category and name in event["name"]]
+
+    def named(category, name):
+        return [event for event in slices if event["cat"] == category and name in event["name"]]
+
     calls, commands = named("call", "cuLaunchKernel"), named("dispatcher", "gpLaunch")
     issued = [event for event in commands if event["args"]["held"] != "now"]
     kernels = [event for event in slices if event["cat"] == "gpu" and event["args"]["call"] == "gpLaunch"]
-    scenario.check((len(calls), len(issued), len(kernels)) == (1, 1, 1), "one launch: a call, a command, a kernel",
-                   [calls, commands, kernels])
+    scenario.check(
+        (len(calls), len(issued), len(kernels)) == (1, 1, 1),
+        "one launch: a call, a command, a kernel",
+        [calls, commands, kernels],
+    )
     if calls and issued and kernels:
-        scenario.check(calls[0]["ts"] <= issued[0]["ts"] <= kernels[0]["ts"] + 50, "in that order on the client's clock",
-                       [calls, issued, kernels])
-        scenario.check("vector_add" in kernels[0]["name"] or "add" in kernels[0]["name"], "the kernel has its name", kernels)
+        scenario.check(
+            calls[0]["ts"] <= issued[0]["ts"] <= kernels[0]["ts"] + 50,
+            "in that order on the client's clock",
+            [calls, issued, kernels],
+        )
+        scenario.check(
+            "vector_add" in kernels[0]["name"] or "add" in kernels[0]["name"], "the kernel has its name", kernels
+        )
         number = issued[0]["args"]["command"]
-        links = {event["ph"] for event in events if event["ph"] in "stf" and int(event["id"], 16) & (1 << 40) - 1 == number}
+        links = {
+            event["ph"] for event in events if event["ph"] in "stf" and int(event["id"], 16) & (1 << 40) - 1 == number
+        }
         scenario.check(links == {"s", "t", "f"}, "a flow links them", links)
     copies = [event for event in slices if event["cat"] == "gpu" and "copy" in event["name"]]
-    scenario.check({event["name"] for event in copies} >= {"copy to device", "copy from device"},
-                   "copies in both directions are on the GPU's tracks", copies)
+    scenario.check(
+        {event["name"] for event in copies} >= {"copy to device", "copy from device"},
+        "copies in both directions are on the GPU's tracks",
+        copies,
+    )
     wire = [event["args"]["bytes"] for event in slices if event["cat"] == "wire"]
     scenario.check(len(wire) > 4 and min(wire) > 0, "frames on the wire have their sizes", wire)
     waits = named("wait", "reply")
@@ -198,22 +246,39 @@ def trace_command(scenario):
     del environment["LD_LIBRARY_PATH"], environment["GPUPOOL_SERVER"]
     output, summary = scenario.folder / "timeline.json", scenario.folder / "summary"
     summary.unlink(missing_ok=True)
-    command = [setting.build / "bin/gpupool", "trace", "--output", output, "--summary", summary, "--server",
-               setting.address(), "--"]
+    command = [
+        setting.build / "bin/gpupool",
+        "trace",
+        "--output",
+        output,
+        "--summary",
+        summary,
+        "--server",
+        setting.address(),
+        "--",
+    ]
     outcome = scenario.run([*command, setting.build / "cuda/vector_add"], environment)
-    scenario.check(outcome.status == 0 and "0 failed" in outcome.output, "the program ran and its checks passed",
-                   outcome.output + outcome.errors)
+    scenario.check(
+        outcome.status == 0 and "0 failed" in outcome.output,
+        "the program ran and its checks passed",
+        outcome.output + outcome.errors,
+    )
     scenario.check(output.read_text().endswith("}\n]\n"), "the file is complete JSON", output.read_text()[-200:])
     check_timeline(scenario, output.read_text())
     scenario.check("cuLaunchKernel" in summary.read_text(), "there is a summary", summary.read_text())
     scenario.run([*command, setting.build / "cuda/vector_add"], environment)
-    scenario.check(summary.read_text().count("round trips") == 1, "the next trace begins a new summary", summary.read_text())
+    scenario.check(
+        summary.read_text().count("round trips") == 1, "the next trace begins a new summary", summary.read_text()
+    )
     kept = scenario.folder / "notes"
     kept.write_text("not a trace")
     for option, files in (("--output", ["--output", kept]), ("--summary", ["--output", output, "--summary", kept])):
         outcome = scenario.run([*command[:2], *files, *command[6:], setting.build / "cuda/vector_add"], environment)
-        scenario.check(outcome.status != 0 and "has other content" in outcome.errors and kept.read_text() == "not a trace",
-                       f"{option} does not overwrite another file", outcome.end() + outcome.errors)
+        scenario.check(
+            outcome.status != 0 and "has other content" in outcome.errors and kept.read_text() == "not a trace",
+            f"{option} does not overwrite another file",
+            outcome.end() + outcome.errors,
+        )
     # A program that ends without its exit handlers, some time after its last call.
     abrupt = ["sh", "-c", f"{setting.build / 'cuda/long_running'} 20 & child=$!; sleep 2; kill -9 $child; wait $child"]
     outcome = scenario.run([*command, *abrupt], environment)
@@ -221,11 +286,16 @@ def trace_command(scenario):
     calls = [event for event in events_of(output.read_text()) if event["ph"] == "X" and event["cat"] == "call"]
     scenario.check(len(calls) > 0, "a killed program's timeline can be read", len(calls))
     # Events beyond the limit are omitted, and the timeline says so.
-    outcome = scenario.run([*command[:2], "--events", "20", *command[2:], setting.build / "cuda/vector_add"], environment)
+    outcome = scenario.run(
+        [*command[:2], "--events", "20", *command[2:], setting.build / "cuda/vector_add"], environment
+    )
     events = events_of(output.read_text())
-    scenario.check(outcome.status == 0 and sum(event["ph"] == "X" for event in events) <= 20, "the limit holds", len(events))
-    scenario.check(any("incomplete" in event["name"] for event in events), "the timeline reports missing events",
-                   events[-1])
+    scenario.check(
+        outcome.status == 0 and sum(event["ph"] == "X" for event in events) <= 20, "the limit holds", len(events)
+    )
+    scenario.check(
+        any("incomplete" in event["name"] for event in events), "the timeline reports missing events", events[-1]
+    )
     # A forked child leaves its traced parent's file intact.
     outcome = scenario.run([*command, setting.build / "cuda/fork_after_cuda"], environment)
     scenario.check(outcome.status == 0, "a program that forks runs", outcome.output + outcome.errors)
@@ -248,8 +318,15 @@ def transport(scenario):
         scenario.check(expected in said, f"transport {asked or 'by default'}: its log contains {expected}", said)
 
 
-SCENARIOS = {"run": run_command, "local": local, "no_server": no_server, "not_fooled": not_fooled, "trace": trace,
-             "trace_command": trace_command, "transport": transport}
+SCENARIOS = {
+    "run": run_command,
+    "local": local,
+    "no_server": no_server,
+    "not_fooled": not_fooled,
+    "trace": trace,
+    "trace_command": trace_command,
+    "transport": transport,
+}
 
 
 def main():

@@ -80,10 +80,28 @@ def start(setting):
     ready, ready_writer = os.pipe()
     with open(setting.state / "server.log", "wb") as log:
         server = subprocess.Popen(
-            ["timeout", str(LONGEST_S), setting.build / "bin/gpupoold", "--listen", "127.0.0.1:0", "--driver", "software",
-             "--runtime-directory", runtime, "--image-directory", f"{runtime}/images", "--ready-fd", str(ready_writer)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=setting.plain("server"),
-            pass_fds=[ready_writer], start_new_session=True)
+            [
+                "timeout",
+                str(LONGEST_S),
+                setting.build / "bin/gpupoold",
+                "--listen",
+                "127.0.0.1:0",
+                "--driver",
+                "software",
+                "--runtime-directory",
+                runtime,
+                "--image-directory",
+                f"{runtime}/images",
+                "--ready-fd",
+                str(ready_writer),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=setting.plain("server"),
+            pass_fds=[ready_writer],
+            start_new_session=True,
+        )
     os.close(ready_writer)
     (setting.state / "process").write_text(str(server.pid))
     os.set_blocking(ready, False)

@@ -68,8 +68,8 @@ class Setting:
     def client(self, name, server=None):
         """The environment of a CUDA program that uses the build's client as the driver.
 
-        It is not built with the client's sanitizer, so the sanitizer's runtime is preloaded; leaks are not reported, since
-        those of a program and of cudart are not ours.
+        It is not built with the client's sanitizer, so the sanitizer's runtime is preloaded. Leaks are not reported:
+        the program and cudart may have some.
         """
         environment = self.plain(name, leaks=False)
         environment["LD_LIBRARY_PATH"] = ":".join(self.libraries)
@@ -102,8 +102,14 @@ def run(command, environment, limit_s):
     """Runs a command in its own process group, which is killed at its end. Its standard input is empty."""
     started = time.monotonic()
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=output,
-                                   stderr=errors, env=environment, start_new_session=True)
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            env=environment,
+            start_new_session=True,
+        )
         try:
             status = process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -131,8 +137,9 @@ def parse(description, add=None):
     parser.add_argument("--state", required=True, help="a folder for the server's address, logs and reports")
     parser.add_argument("--sanitizer-runtime", default="", help="the sanitizer's library, where the build has one")
     parser.add_argument("--libraries", action="append", default=[], help="a folder of shared libraries of CUDA's")
-    parser.add_argument("--transport", default="tcp", choices=["auto", "tcp", "shm"],
-                        help="how programs reach the server")
+    parser.add_argument(
+        "--transport", default="tcp", choices=["auto", "tcp", "shm"], help="how programs reach the server"
+    )
     parser.add_argument("--software-driver", default="", help="a folder where libcuda.so.1 is the software GPU")
     if add:
         add(parser)
