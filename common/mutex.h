@@ -3,8 +3,7 @@
 //
 // - Mutex: as std::mutex.
 // - AdaptiveMutex: a Mutex for very short critical sections that several threads enter all the time. A thread that
-// finds
-//   it locked spins for a short time before it sleeps, because a sleep and a wake-up cost far more than the section.
+//   finds it locked spins for a short time before it sleeps: a sleep and a wake-up cost far more than the section.
 // - SharedMutex: as std::shared_mutex.
 // - Lock: as std::lock_guard, for any of these. SharedLock: as std::shared_lock, for a SharedMutex.
 // - UniqueLock: as std::unique_lock, for a Mutex. A Condition waits with it. Unlocked releases one for a scope.

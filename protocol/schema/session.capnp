@@ -10,7 +10,7 @@ using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
 
 const protocolVersion :UInt32 = 4;
-# Raised when the record format or this handshake changes incompatibly. Two ends with different numbers refuse each other.
+# Raised when the record format or this handshake changes incompatibly. Ends with different numbers refuse each other.
 # Calls and notices are agreed on one by one (protocol/codec/agreement.h); frames have a version of their own
 # (protocol/wire/frame.h).
 

@@ -1,7 +1,7 @@
 // The daemon's main loop: starts workers for clients, reads their reports, adopts the workers of an earlier daemon, and
 // makes sure that every worker ends.
 //
-// What ends a worker:
+// Why a worker ends:
 //   its client left, or it failed     it exits by itself; the session is removed when the process ends
 //   it reports `ending` and does not  killed after Config::worker_ending_timeout
 //   it is silent                      killed after Config::worker_silence_timeout; before its first report, after

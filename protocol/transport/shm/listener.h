@@ -4,8 +4,8 @@
 // that sends no memory times out like one that sends no data (receive() keeps its deadline). peer() names the client's
 // process and user, as the kernel knows them.
 //
-// Who may connect: at a path, users whom the modes of the file and of its folders let write to it; at an abstract name,
-// every process in the network name space, as with a loopback port.
+// Access: a socket at a path accepts users whom the modes of the file and of its folders let write to it; one with an
+// abstract name accepts every process in the network name space, as a loopback port does.
 //
 // Ownership: the listener owns its descriptor and the socket's file, which it removes. Threads: one accepts, any may
 // shut down. Errors: as Listener.

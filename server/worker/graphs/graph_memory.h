@@ -1,10 +1,10 @@
 // Counts the memory of graphs against the session's quota: that of allocation nodes, captured allocations included.
 //
 // The driver maps this memory when an executable is uploaded or launched, keeps it when the graph frees it, shares it
-// between graphs, and releases what no graph holds when it is trimmed. It reports at any time how much it has
-// (docs/driver-facts.md), so that is what counts. Before a launch there must be room for everything that the graph
-// allocates, unless it already has its memory. That is certain only for the same graph, or for graphs in one stream
-// that free all that they allocate: memory that a graph has left allocated is not reused by another.
+// between graphs, and releases what no graph holds when it is trimmed. It reports at any time how much it has mapped
+// (docs/driver-facts.md), and the session is charged that much. Before a launch there must be room for everything that
+// the graph allocates, unless it already has its memory. That is certain only for the same graph, or for graphs in one
+// stream that free all that they allocate: another graph does not reuse memory that a graph has left allocated.
 //
 // Threads: the dispatcher's alone.
 // Errors: CUDA_ERROR_OUT_OF_MEMORY if the quota is used up.

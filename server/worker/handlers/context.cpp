@@ -28,8 +28,8 @@ void know_context(Worker& worker, CUcontext client, CUcontext driver, CUdevice d
     worker.handles.bind(client, driver);
 }
 
-// Abandons everything of the context; what waits for it gets an error. Returns how many captures began there, which go
-// on until the driver has ended the context.
+// Abandons everything of the context: calls that wait for its work return an error. Returns how many captures began
+// there, which go on until the driver has ended the context.
 std::size_t forget_context(Worker& worker, ContextState& context) {
     std::size_t captures = 0;
     worker.issuers.forget_contexts();

@@ -59,7 +59,7 @@ class HostMirrors {
     bool write(std::span<const std::byte> record);
     // Sends what the GPU has written since the last comparison, after what watch() has found and not sent.
     void collect(const Send& send);
-    // The same at intervals, for programs that poll their memory; true if anything had changed. `settle` runs before
+    // The same at intervals, for programs that poll their memory; true if anything had changed. `settle()` runs before
     // the changes are sent and may call collect(), so that a later value never goes before an earlier one.
     bool watch(const std::function<void()>& settle, const Send& send);
 

@@ -58,7 +58,7 @@ class Issuers {
     [[nodiscard]] std::vector<Failure> settle();
     // A context ends: the driver may reuse its handle for another.
     void forget_contexts() { ++contexts_ended_; }
-    // Ends the threads; what is queued is not issued.
+    // Ends the threads. Launches that are still queued are not issued.
     void stop();
 
   private:

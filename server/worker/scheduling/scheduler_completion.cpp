@@ -334,8 +334,9 @@ void Scheduler::note_found(const StreamState* stream, Action action, Effect effe
     found_.push_back({stream, std::move(action), effect, result, {}});
 }
 
-// In how many passes of run_found() everything that precedes a completion has been found. What precedes it is complete
-// as well, so the next pass finds it: first data, then, with the data before them, notifications of events.
+// How many passes of run_found() must run before this effect, so that the effects of all earlier work run first. That
+// work is complete on the GPU as well, so the next pass finds its data, and the pass after it finds notifications of
+// events, which follow the data before them.
 std::uint64_t Scheduler::passes_before(Effect effect) const {
     if (effect == Effect::answers && notifications_outstanding_ != 0) {
         return 2;

@@ -1,7 +1,7 @@
 // Commands that arrived while the driver is closed (waiting_calls.h), and other actions that need the driver. The
 // dispatcher takes both, in order of arrival, when the driver opens again. Some commands need not wait: those that the
 // GPU may be waiting for, and queries that the driver answers even while other calls wait in it. If too many commands
-// are set aside, the client is throttled.
+// accumulate here, the client is throttled.
 //
 // Ownership: owns the commands.
 // Threads: the dispatcher's alone.
@@ -22,7 +22,7 @@ class SetAside {
     explicit SetAside(std::function<void(bool)> hold) : hold_(std::move(hold)) {}
 
     [[nodiscard]] bool empty() const { return commands_.empty(); }
-    // May the command be served now: while the driver is closed, and before the commands that are set aside?
+    // May the command be served now: while the driver is closed, and before the commands that are queued here?
     [[nodiscard]] bool lets_pass(const codec::CommandHeader& header) const;
 
     void add(Command command);

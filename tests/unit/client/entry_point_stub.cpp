@@ -1,5 +1,5 @@
-// The entry point that client/calls/private_view.cpp calls. It belongs to libcuda.so.1 itself, which is not part of these
-// tests.
+// Stands in for the entry point that client/calls/private_view.cpp calls: it belongs to libcuda.so.1 itself, which
+// these tests do not link.
 #include <cuda.h>
 
 extern "C" CUresult cuModuleLoadData(CUmodule*, const void*) {

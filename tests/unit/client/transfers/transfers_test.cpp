@@ -1,4 +1,4 @@
-// Bulk data between the application and the worker: where it lands, when it is read, and what waits for it.
+// Bulk data between the application and the worker: where it is written, when it is read, and which calls wait for it.
 #include "client/core/transfers/transfers.h"
 
 #include <gtest/gtest.h>

@@ -135,7 +135,7 @@ TEST_F(SchedulerTest, OnlyTheFirstHeldOperationNamesItsDependencies) {
     EXPECT_EQ(log, (Log{"blocking", "blocking", "blocking", "legacy", "legacy", "behind", "legacy"}));
 }
 
-// An event's watch must not cause marks, even though the stream's answer has to wait for what precedes it.
+// An event's watch must not cause marks, even though the stream's completion has to wait for earlier notifications.
 TEST_F(SchedulerTest, CompleteStreamNeedsNoMarkWhileAnEventIsWatched) {
     StreamState& blocking = add_stream(1);
     StreamState& other = add_stream(2, false);
