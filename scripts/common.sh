@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it: the source folder, messages, the number of jobs. Bash.
+# Common parts of the scripts in this folder, which source it: paths, messages, root, building a preset. Bash.
 # shellcheck shell=bash disable=SC2034
 
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""prose_test.py LINT_PROSE: what scripts/lint-prose finds, and what it leaves alone."""
+"""prose_test.py LINT_PROSE: tests which sentences scripts/lint-prose reports, and which it accepts."""
 
 import importlib.machinery
 import importlib.util
@@ -59,7 +59,7 @@ class Prose(unittest.TestCase):
         self.folder = Path(folder.name)
 
     def lint(self, name, text):
-        """The lines of findings in a file of that name."""
+        """Writes a file, lints it, and returns the line numbers of the findings."""
         path = self.folder / name
         path.write_text(text)
         return [line for line, _ in lint_prose.findings(path, name)]
