@@ -1,9 +1,9 @@
 # Cap'n Proto's serialisation, built position independent from the distribution's source package.
 #
-# The packaged libcapnp.a and libkj.a hold initial-exec thread-local relocations, so they cannot be linked into our
-# libcuda.so.1, whose only run-time needs must be glibc's libraries. The few sources needed to read and write messages
-# are therefore compiled here (CAPNP_LITE: no RPC, no reflection, no I/O loop). scripts/install-dependencies puts them into
-# .deps/capnproto; GPUPOOL_CAPNPROTO_SOURCE names another place. The compiler of schemas, `capnp`, is the distribution's.
+# The packaged libcapnp.a and libkj.a have initial-exec thread-local relocations, so they cannot be linked into our
+# libcuda.so.1, which may need nothing but glibc's libraries at run time. The few sources that read and write messages
+# are therefore compiled here (CAPNP_LITE: no RPC, no reflection, no I/O loop). scripts/install-dependencies puts them
+# into .deps/capnproto; GPUPOOL_CAPNPROTO_SOURCE names another folder. The schema compiler `capnp` is the distribution's.
 #
 #   gpupool_capnp                                the library
 #   gpupool_capnp_schema(target a.capnp ...)     a library of the code generated from the schemas, included by their
@@ -26,12 +26,12 @@ if(NOT CAPNP_EXECUTABLE OR NOT CAPNPC_CXX_EXECUTABLE)
   message(FATAL_ERROR "`capnp` is not installed: run scripts/install-dependencies, or install the package capnproto")
 endif()
 
-# Generated code requires the version of the headers that its generator has; check that here, where the message is
-# clear.
+# The generator and the headers must have the same version. Checked here because the compiler's message would be unclear.
 file(STRINGS "${_capnp_src}/capnp/common.h" _capnp_lines REGEX "#define CAPNP_VERSION_(MAJOR|MINOR|MICRO) ")
 string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*MICRO ([0-9]+).*" "\\1.\\2.\\3" _capnp_source_version
        "${_capnp_lines}")
-execute_process(COMMAND ${CAPNP_EXECUTABLE} --version OUTPUT_VARIABLE _capnp_tool_version OUTPUT_STRIP_TRAILING_WHITESPACE)
+execute_process(COMMAND ${CAPNP_EXECUTABLE} --version
+                OUTPUT_VARIABLE _capnp_tool_version OUTPUT_STRIP_TRAILING_WHITESPACE)
 string(REGEX MATCH "[0-9]+(\\.[0-9]+)+" _capnp_tool_version "${_capnp_tool_version}")
 if(_capnp_tool_version MATCHES "^[0-9]+\\.[0-9]+$")
   string(APPEND _capnp_tool_version ".0")
@@ -43,7 +43,7 @@ if(NOT _capnp_tool_version VERSION_EQUAL _capnp_source_version)
 endif()
 message(STATUS "Cap'n Proto ${_capnp_source_version}, source ${_capnp_src}")
 
-# The sources of serialisation in all versions from 0.8 to 1.1; names that this version lacks are skipped.
+# The sources that serialisation needs, of all versions from 0.8 to 1.1. Files that this version lacks are skipped.
 set(_capnp_wanted
     kj/arena kj/array kj/common kj/debug kj/encoding kj/exception kj/hash kj/io kj/list kj/memory kj/mutex kj/refcount
     kj/source-location kj/string kj/string-tree kj/table kj/thread kj/time kj/units
@@ -56,13 +56,12 @@ foreach(name IN LISTS _capnp_wanted)
   endif()
 endforeach()
 
-# Only these two folders are visible through the include path.
 add_library(gpupool_capnp STATIC ${_capnp_sources})
 target_include_directories(gpupool_capnp SYSTEM PUBLIC "${_capnp_src}")
 target_compile_definitions(gpupool_capnp PUBLIC CAPNP_LITE=1)
 target_compile_options(gpupool_capnp PRIVATE -w)
 if(GPUPOOL_SANITIZE MATCHES "undefined")
-  # Its layout code is not clean under UBSan by design (offsets from null pointers for default values).
+  # Its layout code adds offsets to null pointers for default values, which UBSan reports.
   target_compile_options(gpupool_capnp PRIVATE -fno-sanitize=undefined)
 endif()
 target_link_libraries(gpupool_capnp PUBLIC Threads::Threads)

@@ -1,19 +1,19 @@
-# CUDA's headers, and its compiler for the test programs: an installed toolkit, or NVIDIA's packages from PyPI, which
-# scripts/install-dependencies puts below .deps. gpupool itself links nothing of CUDA; it needs cuda.h of 13.0, because the
-# call table is checked against that header.
+# CUDA's headers, and nvcc for the test programs: from an installed toolkit, or from NVIDIA's packages on PyPI, which
+# scripts/install-dependencies puts below .deps. gpupool itself links no CUDA library. It needs cuda.h of 13.0, because
+# the call table is checked against that header.
 #
 #   gpupool_cuda_headers        interface library: #include <cuda.h>, <cudaProfiler.h>, <cudaTypedefs.h>
 #   gpupool_cuda_program(name SOURCES a.cu... [CUDART static|shared] [TOOLKIT 12|13] [OPTIONS ...] [DEPENDS ...])
-#       a program below ${CMAKE_BINARY_DIR}/cuda, compiled by nvcc at default flags: what users have. Never sanitized.
-#       Sources include what they share by its path in the source tree.
-#       Its path is the target's property GPUPOOL_PROGRAM.
+#       a program below ${CMAKE_BINARY_DIR}/cuda, compiled by nvcc with default flags, as users' programs are. Never
+#       sanitized. Sources include shared headers by their path in the source tree. The target's property
+#       GPUPOOL_PROGRAM is the program's path.
 #
-# CUDA 12 is an installed toolkit, or what scripts/install-dependencies puts together: nvcc 12.4 with its headers and its
-# shared libcudart (.deps/nvcc12), and the static libcudart of 12.9 (.deps/cuda12), since that of 12.4 is not available
-# separately. Where either is missing there are no programs for 12.
+# CUDA 12 is an installed toolkit, or the parts that scripts/install-dependencies fetches: nvcc 12.4 with its headers and
+# its shared libcudart (.deps/nvcc12), and the static libcudart of 12.9 (.deps/cuda12), since that of 12.4 is not
+# available separately. Without both there are no programs for CUDA 12.
 
-set(GPUPOOL_CUDA13_ROOT "" CACHE PATH "A CUDA 13.0 toolkit (bin/nvcc, include/cuda.h); empty: look for one")
-set(GPUPOOL_CUDA12_ROOT "" CACHE PATH "A CUDA 12 toolkit, or only its include and lib; empty: look for one")
+set(GPUPOOL_CUDA13_ROOT "" CACHE PATH "A CUDA 13.0 toolkit (bin/nvcc, include/cuda.h); empty: find one")
+set(GPUPOOL_CUDA12_ROOT "" CACHE PATH "A CUDA 12 toolkit, or only its include and lib; empty: find one")
 
 # Sets `out` to the CUDA_VERSION of `root`, or to 0.
 function(_gpupool_cuda_version root out)
@@ -25,7 +25,7 @@ function(_gpupool_cuda_version root out)
   set(${out} "${version}" PARENT_SCOPE)
 endfunction()
 
-# The first of ARGN whose CUDA_VERSION is in [least, most] and which has all the requested parts.
+# Sets `out` to the first folder of ARGN whose CUDA_VERSION is in [least, most] and which has all of `parts`.
 function(_gpupool_find_cuda out least most parts)
   foreach(root IN LISTS ARGN)
     _gpupool_cuda_version("${root}" version)
@@ -72,7 +72,7 @@ message(STATUS "CUDA 13.0: ${_cuda13}")
 if(_cuda12)
   message(STATUS "CUDA 12: ${_cuda12}")
 else()
-  message(STATUS "CUDA 12: none; run scripts/install-dependencies to test with its runtime")
+  message(STATUS "CUDA 12: not found; run scripts/install-dependencies to test with its runtime")
 endif()
 
 set(GPUPOOL_CUDA13 "${_cuda13}")
@@ -88,13 +88,13 @@ endforeach()
 if(GPUPOOL_NVCC12)
   message(STATUS "nvcc 12: ${GPUPOOL_NVCC12}")
 else()
-  message(STATUS "nvcc 12: none; no programs are built with it")
+  message(STATUS "nvcc 12: not found; no programs are built with it")
 endif()
 
 add_library(gpupool_cuda_headers INTERFACE)
 target_include_directories(gpupool_cuda_headers SYSTEM INTERFACE "${_cuda13}/include")
 
-# nvcc drives g++, whichever compiler builds gpupool.
+# nvcc uses g++, even if another compiler builds gpupool.
 set(GPUPOOL_CUDA_HOST_COMPILER "" CACHE FILEPATH "nvcc's host compiler; empty: g++")
 if(GPUPOOL_CUDA_HOST_COMPILER)
   set(GPUPOOL_NVCC_HOST "${GPUPOOL_CUDA_HOST_COMPILER}")
@@ -130,7 +130,7 @@ function(gpupool_cuda_program name)
     message(FATAL_ERROR "gpupool_cuda_program(${name}): no CUDA ${ARG_TOOLKIT}: run scripts/install-dependencies")
   endif()
 
-  # The library by its path: packages from PyPI have no libcudart.so link.
+  # cudart is linked by its path, because packages from PyPI have no libcudart.so link.
   file(GLOB static_library "${root}/lib*/libcudart_static.a")
   file(GLOB shared_library "${shared_root}/lib*/libcudart.so.1[23]")
   list(GET static_library 0 static_library)
@@ -142,8 +142,8 @@ function(gpupool_cuda_program name)
     set(cudart -Xlinker "${shared_library}" -Xlinker -rpath -Xlinker "${folder}")
   endif()
 
-  # Compiled and linked in two steps, so that the compiler cache serves every preset: programs are the same in all of
-  # them.
+  # Compiled and linked in two steps, because the compiler cache works with separate compilation only. The programs are
+  # the same in every preset, so one preset's objects serve the others.
   set(program "${CMAKE_BINARY_DIR}/cuda/${name}")
   set(nvcc "${GPUPOOL_NVCC${ARG_TOOLKIT}}" -ccbin "${GPUPOOL_NVCC_HOST}")
   set(objects)
@@ -162,7 +162,7 @@ function(gpupool_cuda_program name)
       VERBATIM)
     list(APPEND objects "${object}")
   endforeach()
-  # Without a runtime nvcc does not link device code by itself.
+  # With --cudart none nvcc does not link device code by itself.
   if("-rdc=true" IN_LIST ARG_OPTIONS)
     file(GLOB device_runtime "${root}/lib*/libcudadevrt.a")
     list(GET device_runtime 0 device_runtime)

@@ -1,13 +1,14 @@
-# Flags shared by everything that gpupool builds, and helpers:
-#   gpupool_library(name SOURCES...)        a static library of ours, warnings as errors where asked for
+# Flags for everything that gpupool builds, and helpers:
+#   gpupool_library(name SOURCES...)        a static library
 #   gpupool_test(name SOURCES ... LINKS ... [SHARDS n | CASES] [TIMEOUT seconds] [LABEL threads|long])
-#                                           a GoogleTest executable. ctest knows it as one test, or as n that share its
-#                                           cases (SHARDS), or each case as one (CASES: for tests that start processes).
-#                                           "threads": also run under ThreadSanitizer; "long": only run by
+#                                           a GoogleTest executable. ctest runs it as one test; with SHARDS as n tests
+#                                           that share its cases; with CASES each case as a test, for cases that start
+#                                           processes. "threads": also run under ThreadSanitizer; "long": run only by
 #                                           scripts/test --long
-# and a third, where many files of a target include the same (presets debug and tsan, whose whole builds it shortens; the
-# release build compiles each file with what it includes itself):
 #   gpupool_precompile(name PRIVATE headers... | REUSE_FROM target)
+#                                           precompiles headers that many files of a target include. Only with
+#                                           GPUPOOL_PRECOMPILE (presets debug and tsan): the release build shows that
+#                                           each file includes what it needs
 
 option(GPUPOOL_BUILD_TESTS "Build the tests" ON)
 option(GPUPOOL_BUILD_BENCHMARKS "Build the benchmarks" ON)
@@ -23,13 +24,13 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 
-# The build tree is laid out like a bundle (scripts/bundle), so that programs find what belongs to them the same way in
-# both: bin/gpupoold, bin/gpupool, bin/gpupool-worker, lib/libgpupool-softgpu.so, lib/gpupool/libcuda.so.1.
+# The build tree has the layout of a bundle (scripts/bundle), so that programs find each other and the libraries in the
+# same way: bin/gpupoold, bin/gpupool, bin/gpupool-worker, lib/libgpupool-softgpu.so, lib/gpupool/libcuda.so.1.
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 
-# The compiler cache, where there is one. Paths below the source folder are hashed relative to it, so that another clone
-# finds what this one compiled; the file names in debug information and __FILE__ are relative for the same reason.
+# The compiler cache, if it is installed. Paths below the source folder are hashed relative to it, so that clones share
+# the cache's objects; file names in debug information and __FILE__ are relative for the same reason.
 find_program(CCACHE ccache)
 if(CCACHE)
   set(_ccache ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
@@ -44,18 +45,17 @@ if(GPUPOOL_SANITIZE)
   add_compile_options(-fsanitize=${GPUPOOL_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${GPUPOOL_SANITIZE})
   if(GPUPOOL_SANITIZE MATCHES "undefined")
-    # What an application or a peer says is passed on to the driver, which is the one to refuse a value that one of
-    # cuda.h's enumerations does not have.
+    # gpupool passes enumeration values of applications on to the driver unchecked, and the driver refuses values that
+    # cuda.h does not define. -fsanitize=enum would report them.
     add_compile_options(-fno-sanitize-recover=undefined -fno-sanitize=enum)
   endif()
   if(GPUPOOL_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # Asio's fences are only a second belt beside its mutexes, which ThreadSanitizer does follow.
+    # gcc warns that ThreadSanitizer does not support Asio's fences. Asio's mutexes order the same accesses.
     add_compile_options(-Wno-tsan)
   endif()
 endif()
 
-# A faster linker, where one is installed, for builds that are only tested. Bundles are linked by the
-# distribution's own linker.
+# A faster linker, if one is installed, for builds that are only tested. The distribution's default linker links bundles.
 if(GPUPOOL_SANITIZE)
   include(CheckLinkerFlag)
   foreach(linker mold lld)
@@ -67,8 +67,8 @@ if(GPUPOOL_SANITIZE)
   endforeach()
 endif()
 
-# A program that was not built with the sanitizer can load a library of ours that was when this runtime is preloaded:
-# LD_PRELOAD=${GPUPOOL_SANITIZER_RUNTIME}. Empty without a sanitizer.
+# The sanitizer's runtime library, or empty. A program without the sanitizer can load a library that was built with it if
+# this runtime is preloaded: LD_PRELOAD=${GPUPOOL_SANITIZER_RUNTIME}.
 set(GPUPOOL_SANITIZER_RUNTIME "")
 if(GPUPOOL_SANITIZE MATCHES "address|thread")
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -94,7 +94,7 @@ target_compile_definitions(gpupool_flags INTERFACE ASIO_STANDALONE=1 ASIO_NO_DEP
                            GPUPOOL_VERSION="${PROJECT_VERSION}")
 target_link_libraries(gpupool_flags INTERFACE Threads::Threads)
 
-# {fmt}, compiled once where its version lets us, else in every file.
+# {fmt}: compiled once if this version allows it, else header-only.
 if(NOT DEFINED GPUPOOL_FMT_COMPILES)
   try_compile(GPUPOOL_FMT_COMPILES ${CMAKE_BINARY_DIR}/CMakeFiles/fmt_check
               SOURCES ${CMAKE_SOURCE_DIR}/cmake/fmt.cpp ${CMAKE_SOURCE_DIR}/cmake/fmt_check.cpp
@@ -108,16 +108,16 @@ else()
   target_compile_definitions(gpupool_flags INTERFACE FMT_HEADER_ONLY=1)
 endif()
 
-# toml++, compiled once as well.
+# toml++: compiled once.
 add_library(gpupool_toml STATIC ${CMAKE_SOURCE_DIR}/cmake/toml.cpp)
 target_compile_definitions(gpupool_toml PUBLIC TOML_HEADER_ONLY=0 TOML_EXCEPTIONS=0 TOML_ENABLE_FORMATTERS=0
                            PRIVATE TOML_IMPLEMENTATION=1)
 
-# A sanitizer brings a runtime of its own, which must not be linked statically into our shared libraries.
+# Not with a sanitizer: its runtime must not be linked statically into our shared libraries.
 if(GPUPOOL_STATIC_RUNTIME AND NOT GPUPOOL_SANITIZE)
   add_link_options(-static-libstdc++ -static-libgcc)
-  # On a newer distribution, define here what libstdc++.a and our own code would take from a glibc newer than 2.35. An
-  # object at the end of every link line, since an archive would give nothing to the libraries behind it.
+  # Replaces the functions of a glibc newer than 2.35 that libstdc++.a and our code use on newer distributions. It is an
+  # object, not an archive: the linker would skip an archive's members for libraries further along the link line.
   set(_glibc_compat "${CMAKE_BINARY_DIR}/glibc_compat.o")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/glibc_compat.c)
   execute_process(COMMAND ${CMAKE_C_COMPILER} -std=gnu17 -O2 -fPIC -ffunction-sections -fno-builtin -w -c
@@ -126,7 +126,7 @@ if(GPUPOOL_STATIC_RUNTIME AND NOT GPUPOOL_SANITIZE)
     message(FATAL_ERROR "cmake/glibc_compat.c does not compile")
   endif()
   string(APPEND CMAKE_CXX_STANDARD_LIBRARIES " ${_glibc_compat}")
-  # Since glibc 2.36 relocations can be packed, which an older one cannot read.
+  # glibc before 2.36 cannot read packed relocations.
   include(CheckLinkerFlag)
   check_linker_flag(CXX "LINKER:-z,nopack-relative-relocs" GPUPOOL_LINKER_CAN_PACK)
   if(GPUPOOL_LINKER_CAN_PACK)
@@ -148,18 +148,19 @@ function(gpupool_library name)
   target_link_libraries(${name} PUBLIC gpupool_flags)
 endfunction()
 
-# What the tests labelled "threads" need, so that the ThreadSanitizer build need not be a whole one. A test that is added
-# by other means than gpupool_test makes this target depend on what it runs.
+# Builds everything that the tests with the label "threads" run, so that ThreadSanitizer needs no full build. gpupool_test
+# adds its tests; other tests add their programs themselves.
 add_custom_target(thread_tests)
 
-# An executable, as tests are, only for the headers that they include.
+# Exists only for its precompiled headers, which the tests reuse. It is an executable because the tests are: headers can
+# be reused only with the same flags.
 if(GPUPOOL_PRECOMPILE)
   find_package(GTest REQUIRED)
   file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/test_headers.cpp CONTENT "int main() {}\n")
   add_executable(gpupool_test_headers EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/test_headers.cpp)
   target_link_libraries(gpupool_test_headers PRIVATE gpupool_flags GTest::gtest)
-  gpupool_precompile(gpupool_test_headers PRIVATE <gtest/gtest.h> <algorithm> <atomic> <chrono> <functional> <map> <memory> <mutex>
-                     <optional> <span> <string> <thread> <vector> <fmt/format.h>)
+  gpupool_precompile(gpupool_test_headers PRIVATE <gtest/gtest.h> <algorithm> <atomic> <chrono> <functional> <map>
+                     <memory> <mutex> <optional> <span> <string> <thread> <vector> <fmt/format.h>)
 endif()
 
 function(gpupool_test name)
@@ -170,8 +171,8 @@ function(gpupool_test name)
   target_link_libraries(${name} PRIVATE ${ARG_LINKS} gpupool_flags GTest::gtest_main)
   gpupool_precompile(${name} REUSE_FROM gpupool_test_headers)
   if(GPUPOOL_PRECOMPILE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # Of what comes from a precompiled header gcc forgets that it is the library's own, where it does not show these
-    # warnings, which are mistaken there (seen with std::string). A test that is built without has them.
+    # gcc hides these warnings in system headers, but not in precompiled ones, where they are false (std::string). Builds
+    # without precompiled headers have the warnings.
     target_compile_options(${name} PRIVATE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
   endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
@@ -196,7 +197,7 @@ function(gpupool_test name)
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
     return()
   endif()
-  # Cases of one executable share a process: starting one per case took longer than most cases.
+  # The cases of one executable share a process: starting a process per case takes longer than most cases run.
   string(REGEX REPLACE "^gpupool_" "" base ${name})
   if(NOT ARG_SHARDS)
     add_test(NAME ${base} COMMAND ${name} --gtest_brief=1)
@@ -211,7 +212,7 @@ function(gpupool_test name)
   endforeach()
 endfunction()
 
-# Adds those of the named folders that are there.
+# Adds those of the named folders that exist.
 function(gpupool_subdirectories)
   foreach(folder IN LISTS ARGN)
     if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt")

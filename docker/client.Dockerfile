@@ -6,12 +6,12 @@ FROM debian:bookworm-slim
 COPY bin/gpupool bin/gpupoold bin/gpupool-worker /opt/gpupool/bin/
 COPY lib/ /opt/gpupool/lib/
 COPY LICENSE /opt/gpupool/LICENSE
-# The folder itself, not links to its programs, because each finds the others relative to itself.
+# The folder is added to PATH, instead of links to its programs, because each program finds the others relative to itself.
 ENV PATH=/opt/gpupool/bin:$PATH
 
 # The server's address; override with `docker run -e GPUPOOL_SERVER=HOST:PORT`.
 ENV GPUPOOL_SERVER=host.docker.internal:9470
 
-# Everything that the container runs uses the client library.
+# Runs every command of the container with the client library.
 ENTRYPOINT ["gpupool", "run", "--"]
 CMD ["gpupool", "status"]

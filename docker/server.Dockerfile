@@ -2,18 +2,18 @@
 #   scripts/bundle /tmp/gpupool && docker build -f docker/server.Dockerfile -t gpupool-server /tmp/gpupool
 FROM debian:bookworm-slim
 
-# For the NVIDIA container toolkit: mount the host's driver, for compute and for its management library.
+# Makes the NVIDIA container toolkit mount the host's driver and its management library (NVML).
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 COPY bin/ /opt/gpupool/bin/
 COPY lib/ /opt/gpupool/lib/
 COPY LICENSE /opt/gpupool/LICENSE
-# The folder itself, not links to its programs, because each finds the others relative to itself.
+# The folder is added to PATH, instead of links to its programs, because each program finds the others relative to itself.
 ENV PATH=/opt/gpupool/bin:$PATH
 
-# The server opens no system file and no port below 1024, so it needs no privilege. The folder is for a socket in a
-# volume shared with client containers; the volume gets its owner from here.
+# The server opens no system file and no port below 1024, so it needs no privilege. A volume mounted at
+# /run/gpupool-socket takes over this folder's owner; it may have a socket that client containers share.
 RUN useradd --system --create-home --uid 9470 gpupool && install -d -o gpupool -g gpupool /run/gpupool-socket
 USER gpupool
 

@@ -34,7 +34,7 @@ Result<std::vector<Known>> read_list(std::span<const std::byte> bytes) {
     return list;
 }
 
-// Calls `both` for what is in both lists, and `one` for what is in one.
+// Calls `both` for each entry that is in both lists, and `one` for each that is in one.
 template <class Both, class One>
 void compare(const std::vector<Known>& ours, const std::vector<Known>& theirs, Both both, One one) {
     auto our = ours.begin(), their = theirs.begin();

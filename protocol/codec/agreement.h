@@ -35,8 +35,8 @@ struct Knowledge {
 };
 const Knowledge& own_knowledge();
 
-// Lists as bytes, and back. A list from a peer is refused if it has more entries, or if they are not in ascending
-// order.
+// Lists as bytes, and back. A peer's list is refused if it has more than kMaxKnown entries, or if their numbers are not in
+// ascending order.
 inline constexpr std::size_t kMaxKnown = 4096;
 inline std::span<const std::byte> known_bytes(const std::vector<Known>& list) {
     return std::as_bytes(std::span(list));
@@ -70,12 +70,13 @@ class Agreement {
         return number < kMaxNotices && notices_[number];
     }
     [[nodiscard]] std::size_t calls_in_common() const { return calls_.count(); }
-    // Those that this end knows come first.
+    // First the calls and notices that this end knows, then those that only the peer knows.
     [[nodiscard]] const std::vector<Difference>& differences() const { return differences_; }
     // The reason why a call cannot be used, such as "unknown to the server"; empty if it can.
     [[nodiscard]] std::string why_not(std::uint16_t opcode, Ends::Side here) const;
 
-    // `unsupported` if anything of the core set (core_set.h) is not agreed. The message is for the client's user.
+    // ErrorCode::unsupported if a call or notice of the core set (core_set.h) is not agreed on. The message is for the
+    // user of the client.
     [[nodiscard]] Status check_core(const Ends& ends) const;
     // One line for the log; empty if nothing differs.
     [[nodiscard]] std::string summary(const Ends& ends) const;
