@@ -72,8 +72,8 @@ const char* text_of(Mismatch why, Ends::Side here) {
     switch (why) {
         case Mismatch::peer_lacks_it:
         case Mismatch::we_lack_it: return client_lacks_it ? "unknown to the client" : "unknown to the server";
-        case Mismatch::layout: return "other layout";
-        case Mismatch::behaviour: return "other behaviour";
+        case Mismatch::layout: return "different layout";
+        case Mismatch::behaviour: return "different behaviour";
     }
     return "";
 }

@@ -1,5 +1,5 @@
-// Lanes: for any number of lanes and any line, all data of a copy has arrived when its completion is reported. Other
-// sessions and strangers get no lane, and a broken lane ends only its own session.
+// Lanes: for any number of lanes and any network, all data of a copy has arrived when its completion is reported. Other
+// sessions and connections without a session get no lane, and a broken lane ends only its own session.
 
 #include "protocol/wire/lanes.h"
 
@@ -64,8 +64,8 @@ TEST_P(LaneCopies, AreRightWhenCompletionsOvertakeData) {
     transport::faulty::Faults slow;
     slow.throttle_bytes_per_second = 60 * kMiB;
     slow.split_bytes = 90'000;
-    BadLine line(daemon_->address(), slow, slow);
-    Program program(*daemon_, lanes_program("lanes", 1), with_lanes(GetParam(), line.address()));
+    FaultyProxy proxy(daemon_->address(), slow, slow);
+    Program program(*daemon_, lanes_program("lanes", 1), with_lanes(GetParam(), proxy.address()));
     EXPECT_TRUE(program.succeeds(milliseconds(150000)));
     EXPECT_EQ(has_lanes(program, GetParam()), GetParam() > 1) << program.errors();
 }
@@ -74,8 +74,8 @@ TEST_P(LaneCopies, AreRightWhenCompletionsOvertakeData) {
 TEST_P(LaneCopies, AreRightWhenDataOvertakesCommands) {
     transport::faulty::Faults late;
     late.delay = milliseconds(5);
-    BadLine line(daemon_->address(), late, {}, BadLine::Of::first_connection);
-    Program program(*daemon_, lanes_program("lanes", 1), with_lanes(GetParam(), line.address()));
+    FaultyProxy proxy(daemon_->address(), late, {}, FaultyProxy::Of::first_connection);
+    Program program(*daemon_, lanes_program("lanes", 1), with_lanes(GetParam(), proxy.address()));
     EXPECT_TRUE(program.succeeds(milliseconds(150000)));
     EXPECT_EQ(has_lanes(program, GetParam()), GetParam() > 1) << program.errors();
 }
@@ -104,25 +104,25 @@ TEST_P(LaneCopies, KeepTheOrderOfPrograms) {
     }
 }
 
-// Data is compressed in both directions, or the two lanes could not carry it in time.
+// Compression of data in both directions. The lanes break before uncompressed data would have passed.
 class LaneCompression : public SessionTest {
   protected:
     static constexpr int kRounds = 4;  // of 64 MiB each way, half of it on either lane
-    // On a line slow enough that compression pays; less than half of the data may pass.
+    // The network is slow enough that compression pays, and each lane breaks after less than half of its data.
     void run(const std::string& mode) {
         transport::faulty::Faults narrow;
         narrow.throttle_bytes_per_second = 20 * kMiB;
         narrow.cut_after_sent = 60 * kMiB;
-        line_.emplace(daemon_->address(), narrow, narrow);
-        auto environment = with_lanes(2, line_->address());
+        proxy_.emplace(daemon_->address(), narrow, narrow);
+        auto environment = with_lanes(2, proxy_->address());
         environment.push_back("GPUPOOL_COMPRESSION=" + mode);
         program_.emplace(*daemon_, lanes_program("lanes_zeros", kRounds), environment);
     }
-    std::optional<BadLine> line_;
+    std::optional<FaultyProxy> proxy_;
     std::optional<Program> program_;
 };
 
-// Compression starts by itself when the senders have measured how slow the line is.
+// Compression starts automatically when the senders have measured how slow the network is.
 TEST_F(LaneCompression, StartsAutomaticallyInBothDirections) {
     run("auto");
     EXPECT_EQ(program_->number("wrong"), 0) << program_->errors();
@@ -145,8 +145,8 @@ TEST_F(LaneCompression, CanBeForbidden) {
 class LaneFaults : public SessionTest {
   protected:
     void expect_loss(const transport::faulty::Faults& up, const transport::faulty::Faults& down) {
-        BadLine line(daemon_->address(), up, down);
-        auto environment = with_lanes(4, line.address());
+        FaultyProxy proxy(daemon_->address(), up, down);
+        auto environment = with_lanes(4, proxy.address());
         environment.emplace_back("GPUPOOL_COMPRESSION=never");  // otherwise hardly any data would pass
         Program program(*daemon_, lanes_program("lanes_stream"), environment);
         EXPECT_EQ(program.number("error"), kSessionLost) << program.errors();

@@ -11,18 +11,18 @@
 
 namespace gpupool::test {
 
-BadLine::BadLine(const std::string& server, const transport::faulty::Faults& up, const transport::faulty::Faults& down,
-                 Of bad)
+FaultyProxy::FaultyProxy(const std::string& server, const transport::faulty::Faults& up,
+                         const transport::faulty::Faults& down, Of bad)
     : server_(server), up_(up), down_(down), bad_(bad) {
     begin();
 }
 
-BadLine::BadLine(const std::string& server, Changes changes)
+FaultyProxy::FaultyProxy(const std::string& server, Changes changes)
     : server_(server), up_{}, down_{}, bad_(Of::every_connection), changes_(std::move(changes)) {
     begin();
 }
 
-void BadLine::begin() {
+void FaultyProxy::begin() {
     auto listener = transport::tcp::listen(*transport::Endpoint::parse("127.0.0.1:0"));
     if (!listener) {
         throw std::runtime_error(listener.error().message);
@@ -32,7 +32,7 @@ void BadLine::begin() {
     acceptor_ = std::thread([this] { accept(); });
 }
 
-BadLine::~BadLine() {
+FaultyProxy::~FaultyProxy() {
     listener_->shutdown();
     acceptor_.join();
     {
@@ -47,7 +47,7 @@ BadLine::~BadLine() {
     }
 }
 
-void BadLine::accept() {
+void FaultyProxy::accept() {
     while (auto accepted = listener_->accept()) {
         auto onward = transport::tcp::connect(*transport::Endpoint::parse(server_),
                                               transport::Clock::now() + std::chrono::seconds(5));
@@ -67,7 +67,7 @@ void BadLine::accept() {
 }
 
 // The frames up to the Hello, or up to what answers it.
-void BadLine::pass_handshake(transport::Connection& from, transport::Connection& to, bool is_up) {
+void FaultyProxy::pass_handshake(transport::Connection& from, transport::Connection& to, bool is_up) {
     const auto& change = is_up ? changes_.hello : changes_.welcome;
     while (change) {
         auto frame = wire::read_frame(from, wire::kMaxPayloadBytes);
@@ -83,7 +83,7 @@ void BadLine::pass_handshake(transport::Connection& from, transport::Connection&
     }
 }
 
-void BadLine::pump(transport::Connection& from, transport::Connection& to, bool is_up) {
+void FaultyProxy::pump(transport::Connection& from, transport::Connection& to, bool is_up) {
     pass_handshake(from, to, is_up);
     std::vector<std::byte> buffer(256u << 10);
     while (true) {

@@ -1,5 +1,5 @@
-// A bad line between programs and a server: forwards bytes with delay, in small pieces, damaged, or only a number of
-// them; or changes the lists of calls and notices in the handshake.
+// A proxy between programs and a server that imitates a bad network or another version: it delays bytes, splits or
+// damages them, ends the connection after a number of them, or changes the handshake.
 //
 // Ownership: owns its threads and connections; ends them when destroyed. Threads: its own. Errors: a connection that
 // cannot be forwarded is closed.
@@ -17,20 +17,20 @@
 
 namespace gpupool::test {
 
-class BadLine {
+class FaultyProxy {
   public:
     enum class Of { every_connection, first_connection };
     // `up`: from program to server; `down`: back. `bad`: which connections get the faults; others are forwarded
     // unchanged.
-    BadLine(const std::string& server, const transport::faulty::Faults& up, const transport::faulty::Faults& down,
-            Of bad = Of::every_connection);
+    FaultyProxy(const std::string& server, const transport::faulty::Faults& up, const transport::faulty::Faults& down,
+                Of bad = Of::every_connection);
     // Changes the payload of each Hello and each Welcome. For sessions without lanes.
     struct Changes {
         std::function<void(std::vector<std::byte>&)> hello, welcome;
     };
-    BadLine(const std::string& server, Changes changes);
-    ~BadLine();
-    BadLine(const BadLine&) = delete;
+    FaultyProxy(const std::string& server, Changes changes);
+    ~FaultyProxy();
+    FaultyProxy(const FaultyProxy&) = delete;
 
     [[nodiscard]] const std::string& address() const { return address_; }
 

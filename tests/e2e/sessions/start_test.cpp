@@ -157,8 +157,7 @@ TEST_F(KeptCode, SessionsWorkWithoutAStore) {
     EXPECT_EQ(log.find("code images are not kept", warning + 1), std::string::npos) << "the warning must appear once";
 }
 
-// Over a line that is slower than the sender.
-TEST_F(KeptCode, ImagesAreCompressedOnASlowLine) {
+TEST_F(KeptCode, ImagesAreCompressedOnASlowNetwork) {
     start("[images]\ndirectory = \"off\"\n");
     const TemporaryFolder folder;
     std::stringstream kernels;
@@ -175,8 +174,8 @@ TEST_F(KeptCode, ImagesAreCompressedOnASlowLine) {
     };
     transport::faulty::Faults slow;
     slow.throttle_bytes_per_second = 4u << 20;
-    BadLine line(daemon_->address(), slow, {});
-    const Traffic over_slow = traffic_over(line.address());
+    FaultyProxy proxy(daemon_->address(), slow, {});
+    const Traffic over_slow = traffic_over(proxy.address());
     EXPECT_GT(over_slow.sent_bytes, 40 << 20);
     EXPECT_LT(over_slow.wire_bytes, over_slow.sent_bytes * 3 / 4);
 }

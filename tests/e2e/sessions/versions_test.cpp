@@ -1,6 +1,6 @@
-// Client and server of different versions: they work with what both know, refuse the rest by name, and have no session
-// without the core set. The other version is made of this one: by a line that changes what the two ends say of
-// themselves, and by a client written by hand.
+// Client and server of different versions: a session can use the calls and notices that both know, refuses other calls
+// by name, and is refused if the core set is not agreed on. To imitate another version, a proxy changes the handshake
+// of this version, or the test sends the client's messages itself.
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>
@@ -87,7 +87,8 @@ void edit_lists(Builder message, const std::function<void(Knowledge&)>& edit) {
     message.setNotices(data_of(known->notices));
 }
 
-// A line that makes the server of another version for the program, and the program for the server.
+// These change the handshake: the server seems to be of another version for the program, and the program for the
+// server.
 void make_client_other(Payload& hello, const std::function<void(Knowledge&)>& edit) {
     change<schema::Hello>(hello, [&](schema::Hello::Builder message) {
         message.getClient().setVersion(kOtherVersion);
@@ -100,7 +101,7 @@ void make_server_other(Payload& welcome, const std::function<void(Knowledge&)>& 
         edit_lists(message, edit);
     });
 }
-BadLine::Changes both_ways(const std::function<void(Knowledge&)>& edit) {
+FaultyProxy::Changes both_ways(const std::function<void(Knowledge&)>& edit) {
     return {[edit](Payload& hello) { make_client_other(hello, edit); },
             [edit](Payload& welcome) { make_server_other(welcome, edit); }};
 }
@@ -115,21 +116,21 @@ std::size_t count(const std::string& text, const std::string& part) {
 
 class Versions : public SessionTest {
   protected:
-    // A program's end where it gets no session, and what it said of that.
-    std::string refusal_over(BadLine::Changes changes) {
-        BadLine line(daemon_->address(), std::move(changes));
-        Program program(*daemon_, session_program("versions"), {"GPUPOOL_SERVER=" + line.address()});
+    // Runs a program that must get no session; returns the message that it prints.
+    std::string message_of_refusal(FaultyProxy::Changes changes) {
+        FaultyProxy proxy(daemon_->address(), std::move(changes));
+        Program program(*daemon_, session_program("versions"), {"GPUPOOL_SERVER=" + proxy.address()});
         EXPECT_NE(program.wait(), 0);
         EXPECT_TRUE(program.output().starts_with("failed:cuInit 100\n")) << program.output();
-        const std::string said = program.errors();
-        EXPECT_EQ(count(said, "\n"), 1u) << said;
-        EXPECT_TRUE(eventually([&] { return others().empty(); })) << "nothing is left of it";
-        return said;
+        const std::string message = program.errors();
+        EXPECT_EQ(count(message, "\n"), 1u) << message;
+        EXPECT_TRUE(eventually([&] { return others().empty(); })) << "no session may remain";
+        return message;
     }
 };
 
-// What the tests below find unusable works where both ends are of one version.
-TEST_F(Versions, OfOneVersionEverythingWorks) {
+// The calls that cannot be used in the tests below can be used if both ends have the same version.
+TEST_F(Versions, SameVersionSupportsEveryCall) {
     TemporaryFolder folder;
     const std::string log = folder.path() + "/log";
     Program program(*daemon_, session_program("versions"), {"GPUPOOL_LOG=" + log, "GPUPOOL_LOG_LEVEL=warn"});
@@ -144,12 +145,12 @@ TEST_F(Versions, OfOneVersionEverythingWorks) {
     EXPECT_EQ(daemon_->log().find("in common"), std::string::npos) << daemon_->log();
 }
 
-TEST_F(Versions, AProgramWorksWithWhatBothKnow) {
-    BadLine line(daemon_->address(), both_ways(make_other));
+TEST_F(Versions, UnknownCallsAreRefusedByName) {
+    FaultyProxy proxy(daemon_->address(), both_ways(make_other));
     TemporaryFolder folder;
     const std::string log = folder.path() + "/log";
     Program program(*daemon_, session_program("versions"),
-                    {"GPUPOOL_SERVER=" + line.address(), "GPUPOOL_LOG=" + log, "GPUPOOL_LOG_LEVEL=warn"});
+                    {"GPUPOOL_SERVER=" + proxy.address(), "GPUPOOL_LOG=" + log, "GPUPOOL_LOG_LEVEL=warn"});
     ASSERT_TRUE(program.succeeds());
     for (const char* word : {"trim", "limit", "link", "granularity"}) {
         EXPECT_EQ(program.number(word), CUDA_ERROR_NOT_SUPPORTED) << word;
@@ -161,9 +162,9 @@ TEST_F(Versions, AProgramWorksWithWhatBothKnow) {
     const std::string versions = fmt::format(" (client {}, server {})", GPUPOOL_VERSION, kOtherVersion);
     for (const char* line_of_call :
          {"cuMemPoolTrimTo is not supported in this session: unknown to the server",
-          "cuCtxGetLimit is not supported in this session: other layout",
+          "cuCtxGetLimit is not supported in this session: different layout",
           "gpLinkCreate is not supported in this session: unknown to the server",
-          "cuMemGetAllocationGranularity is not supported in this session: other behaviour"}) {
+          "cuMemGetAllocationGranularity is not supported in this session: different behaviour"}) {
         EXPECT_EQ(count(text, line_of_call + versions), 1u) << line_of_call << '\n' << text;
     }
     const auto has = [](const std::string& where, const std::string& what) {
@@ -172,56 +173,59 @@ TEST_F(Versions, AProgramWorksWithWhatBothKnow) {
     has(text, fmt::format("client {}, server {}: {} calls in common; not usable: ", GPUPOOL_VERSION, kOtherVersion,
                           codec::own_knowledge().calls.size() - 4));
     has(text, "notice output (unknown to the server), call 1020 (unknown to the client)");
-    // The server says the same of a client that differs in the same way.
+    // The server logs the same about the client.
     has(daemon_->log(), fmt::format("client {}, server {}: {} calls in common; not usable: ", kOtherVersion,
                                     GPUPOOL_VERSION, codec::own_knowledge().calls.size() - 4));
     has(daemon_->log(), "cuMemPoolTrimTo (unknown to the client)");
     has(daemon_->log(), "call 1020 (unknown to the server)");
 }
 
-// A whole application, by way of the CUDA runtime.
-TEST_F(Versions, AnApplicationRunsWithAnotherVersion) {
-    BadLine line(daemon_->address(), both_ways(make_other));
-    Program program(*daemon_, {std::string(TEST_PROGRAMS) + "/vector_add"}, {"GPUPOOL_SERVER=" + line.address()});
+// An application of the CUDA runtime.
+TEST_F(Versions, ApplicationRunsWithAnotherVersion) {
+    FaultyProxy proxy(daemon_->address(), both_ways(make_other));
+    Program program(*daemon_, {std::string(TEST_PROGRAMS) + "/vector_add"}, {"GPUPOOL_SERVER=" + proxy.address()});
     EXPECT_TRUE(program.succeeds());
     EXPECT_EQ(program.errors(), "");
 }
 
-TEST_F(Versions, TheServerRefusesAClientWithoutTheCoreSet) {
-    const std::string said = refusal_over({[](Payload& hello) {
-                                               make_client_other(hello, [](Knowledge& known) {
-                                                   find(known.calls, calls::gpLaunch::kOpcode).layout ^= 1;
-                                                   remove(known.calls, calls::cuStreamCreate::kOpcode);
-                                               });
-                                           },
-                                           {}});
-    EXPECT_NE(said.find(fmt::format("this client is gpupool {} and the server is gpupool {}: they do not agree on "
-                                    "cuStreamCreate (unknown to the client), gpLaunch (other layout); use a client of "
-                                    "the server's version",
-                                    kOtherVersion, GPUPOOL_VERSION)),
-              std::string::npos)
-        << said;
+TEST_F(Versions, ServerRefusesClientWithoutCoreSet) {
+    const std::string message = message_of_refusal({[](Payload& hello) {
+                                                        make_client_other(hello, [](Knowledge& known) {
+                                                            find(known.calls, calls::gpLaunch::kOpcode).layout ^= 1;
+                                                            remove(known.calls, calls::cuStreamCreate::kOpcode);
+                                                        });
+                                                    },
+                                                    {}});
+    EXPECT_NE(
+        message.find(fmt::format("this client is gpupool {} and the server is gpupool {}: they do not agree on "
+                                 "cuStreamCreate (unknown to the client), gpLaunch (different layout); use a client of "
+                                 "the server's version",
+                                 kOtherVersion, GPUPOOL_VERSION)),
+        std::string::npos)
+        << message;
     EXPECT_NE(daemon_->log().find("the session is refused: this client is gpupool"), std::string::npos);
 }
 
-TEST_F(Versions, TheClientRefusesAServerWithoutTheCoreSet) {
-    const std::string said = refusal_over({{}, [](Payload& welcome) {
-                                               make_server_other(welcome, [](Knowledge& known) {
-                                                   find(known.calls, calls::gpLaunch::kOpcode).behaviour = 2;
-                                                   remove(known.notices, static_cast<std::uint16_t>(NoticeType::pull));
-                                               });
-                                           }});
-    EXPECT_NE(said.find(fmt::format("this client is gpupool {} and the server is gpupool {}: they do not agree on "
-                                    "gpLaunch (other behaviour), notice pull (unknown to the server); use a client of "
-                                    "the server's version",
-                                    GPUPOOL_VERSION, kOtherVersion)),
-              std::string::npos)
-        << said;
+TEST_F(Versions, ClientRefusesServerWithoutCoreSet) {
+    const std::string message =
+        message_of_refusal({{}, [](Payload& welcome) {
+                                make_server_other(welcome, [](Knowledge& known) {
+                                    find(known.calls, calls::gpLaunch::kOpcode).behaviour = 2;
+                                    remove(known.notices, static_cast<std::uint16_t>(NoticeType::pull));
+                                });
+                            }});
+    EXPECT_NE(
+        message.find(fmt::format("this client is gpupool {} and the server is gpupool {}: they do not agree on "
+                                 "gpLaunch (different behaviour), notice pull (unknown to the server); use a client of "
+                                 "the server's version",
+                                 GPUPOOL_VERSION, kOtherVersion)),
+        std::string::npos)
+        << message;
 }
 
-TEST_F(Versions, AnotherProtocolVersionIsRefusedWithBothNumbers) {
+TEST_F(Versions, AnotherProtocolVersionIsRefused) {
     const std::uint32_t own = schema::PROTOCOL_VERSION;
-    const std::string by_server = refusal_over(
+    const std::string by_server = message_of_refusal(
         {[](Payload& hello) {
              change<schema::Hello>(hello, [](schema::Hello::Builder message) { message.setProtocolVersion(99); });
          },
@@ -229,7 +233,7 @@ TEST_F(Versions, AnotherProtocolVersionIsRefusedWithBothNumbers) {
     EXPECT_NE(by_server.find(fmt::format("this server speaks gpupool protocol {}, the client speaks 99", own)),
               std::string::npos)
         << by_server;
-    const std::string by_client = refusal_over(
+    const std::string by_client = message_of_refusal(
         {{}, [](Payload& welcome) {
              change<schema::Welcome>(welcome, [](schema::Welcome::Builder message) { message.setProtocolVersion(99); });
          }});
@@ -237,7 +241,7 @@ TEST_F(Versions, AnotherProtocolVersionIsRefusedWithBothNumbers) {
     EXPECT_NE(by_client.find(fmt::format("speaks {}: install", own)), std::string::npos) << by_client;
 }
 
-TEST_F(Versions, AServerOfAnotherFrameFormatIsNamed) {
+TEST_F(Versions, AnotherFrameFormatIsRefused) {
     auto listener = *transport::tcp::listen(*transport::Endpoint::parse("127.0.0.1:0"));
     std::thread server([&] {
         auto connection = listener->accept();
@@ -255,22 +259,22 @@ TEST_F(Versions, AServerOfAnotherFrameFormatIsNamed) {
     EXPECT_NE(program.errors().find("format 7, this side knows format 1"), std::string::npos) << program.errors();
 }
 
-// ---- clients written by hand
+// ---- tests that send the client's messages themselves
 
-TEST_F(Versions, TheServerSaysWhatItKnows) {
+TEST_F(Versions, WelcomeListsCallsAndNotices) {
     HostileClient client(*daemon_);
     EXPECT_EQ(client.server_knows().calls, codec::own_knowledge().calls);
     EXPECT_EQ(client.server_knows().notices, codec::own_knowledge().notices);
 }
 
-TEST_F(Versions, TheWorkerServesOnlyWhatWasAgreedOn) {
+TEST_F(Versions, WorkerServesOnlyAgreedCalls) {
     Knowledge known = codec::own_knowledge();
     make_other(known);
     HostileClient client(*daemon_, "other", known);
     client.make_context();
     std::size_t bytes = 0;
     EXPECT_EQ(client.call<calls::cuCtxGetLimit>(&bytes, CU_LIMIT_STACK_SIZE), CUDA_ERROR_NOT_SUPPORTED);
-    // Of another layout: the worker reads no byte of it.
+    // The worker must not read the arguments of a call with another layout.
     const std::vector<std::byte> nonsense(24, std::byte{0xff});
     for (const std::uint16_t opcode : {calls::cuCtxGetLimit::kOpcode, calls::cuMemPoolTrimTo::kOpcode,
                                        calls::gpLinkCreate::kOpcode, kUnknownCall, kUnknownOwnCall}) {
@@ -283,7 +287,7 @@ TEST_F(Versions, TheWorkerServesOnlyWhatWasAgreedOn) {
     EXPECT_TRUE(client.alive());
     client.make_stream();
     client.make_slab(2u << 20);
-    // The same call, agreed on, is served; and its nonsense noticed.
+    // If the call is agreed on, the worker serves it, and ends the session for malformed arguments.
     HostileClient same(*daemon_, "same");
     same.make_context();
     EXPECT_EQ(same.call<calls::cuCtxGetLimit>(&bytes, CU_LIMIT_STACK_SIZE), CUDA_SUCCESS);
@@ -298,8 +302,8 @@ std::optional<int> call_without_arguments(HostileClient& client, std::uint16_t o
     return client.result_of(number);
 }
 
-// A trace of some work is sent in notices, which a client may not know.
-TEST_F(Versions, TheWorkerSendsNoNoticeThatTheClientDoesNotKnow) {
+// The worker sends traces in notices, and not every client knows these.
+TEST_F(Versions, WorkerSendsNoUnknownNotice) {
     const auto traced = [&](const Knowledge& known) {
         HostileClient client(*daemon_, "traced", known);
         client.make_context();
@@ -319,7 +323,7 @@ TEST_F(Versions, TheWorkerSendsNoNoticeThatTheClientDoesNotKnow) {
     EXPECT_EQ(traced(known), 0u);
 }
 
-TEST_F(Versions, HostileListsAreRefused) {
+TEST_F(Versions, InvalidListsAreRefused) {
     const auto bytes = [](const std::vector<Known>& list) {
         const auto view = codec::known_bytes(list);
         return std::vector<std::byte>(view.begin(), view.end());
@@ -328,8 +332,8 @@ TEST_F(Versions, HostileListsAreRefused) {
     const auto expect_refused = [&](std::vector<std::byte> calls, std::vector<std::byte> notices, const char* why) {
         Client client(daemon_->address());
         client.send_hello({.calls = std::move(calls), .notices = std::move(notices)});
-        const std::string said = client.refusal(milliseconds(30000));
-        EXPECT_NE(said.find(why), std::string::npos) << why << ": " << said;
+        const std::string message = client.refusal(milliseconds(30000));
+        EXPECT_NE(message.find(why), std::string::npos) << why << ": " << message;
         EXPECT_TRUE(client.ended(milliseconds(10000)));
     };
     auto unsorted = own.calls;

@@ -1,5 +1,4 @@
-// What two ends agree on, and what is refused: lists of calls as ends of other versions, and ends of ill will, would
-// send them.
+// Tests the agreement of two ends on calls and notices, with the lists of other versions and with invalid lists.
 #include "protocol/codec/agreement.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +19,7 @@ using codec::NoticeType;
 
 constexpr codec::Ends kClient{codec::Ends::Side::client, "0.1.0", "0.3.0"};
 constexpr codec::Ends kServer{codec::Ends::Side::server, "0.1.0", "0.3.0"};
-// Of no use to most sessions.
+// Calls outside the core set.
 using Trim = calls::cuMemPoolTrimTo;
 using Limit = calls::cuCtxGetLimit;
 using Dot = calls::gpGraphDot;
@@ -40,7 +39,7 @@ constexpr std::uint16_t number_of(NoticeType type) {
     return static_cast<std::uint16_t>(type);
 }
 
-// Another version of gpupool: it lacks a call and a notice, has a call and a notice more, and two that differ.
+// Another version of gpupool: it lacks a call and a notice, has another call and notice, and two calls differ.
 Knowledge other_version() {
     Knowledge other = codec::own_knowledge();
     remove(other.calls, Trim::kOpcode);
@@ -56,7 +55,7 @@ std::string error_of(const Result<Knowledge>& read) {
     return read ? std::string() : read.error().message;
 }
 
-TEST(Agreement, OfOneBuildCoversEverything) {
+TEST(Agreement, SameBuildAgreesOnEverything) {
     const Agreement agreement = Agreement::full();
     EXPECT_TRUE(agreement.differences().empty());
     EXPECT_EQ(agreement.summary(kClient), "");
@@ -69,7 +68,7 @@ TEST(Agreement, OfOneBuildCoversEverything) {
     EXPECT_FALSE(agreement.has(static_cast<NoticeType>(0xffff)));
 }
 
-TEST(Agreement, IsOnWhatBothKnowAlike) {
+TEST(Agreement, ExcludesCallsThatDiffer) {
     const Agreement agreement(codec::own_knowledge(), other_version());
     for (const std::uint16_t opcode : {Trim::kOpcode, Limit::kOpcode, Dot::kOpcode, kUnknownCall}) {
         EXPECT_FALSE(agreement.has(opcode)) << opcode;
@@ -79,10 +78,10 @@ TEST(Agreement, IsOnWhatBothKnowAlike) {
     EXPECT_FALSE(agreement.has(NoticeType::output));
     EXPECT_FALSE(agreement.has(static_cast<NoticeType>(kUnknownNotice)));
     EXPECT_TRUE(agreement.has(NoticeType::errors));
-    EXPECT_TRUE(agreement.check_core(kClient)) << "none of it is in the core set";
+    EXPECT_TRUE(agreement.check_core(kClient)) << "no difference concerns the core set";
 }
 
-TEST(Agreement, IsTheSameFromBothEnds) {
+TEST(Agreement, IsTheSameAtBothEnds) {
     const Agreement here(codec::own_knowledge(), other_version()), there(other_version(), codec::own_knowledge());
     for (unsigned opcode = 0; opcode <= 0xffff; ++opcode) {
         ASSERT_EQ(here.has(static_cast<std::uint16_t>(opcode)), there.has(static_cast<std::uint16_t>(opcode)))
@@ -93,23 +92,24 @@ TEST(Agreement, IsTheSameFromBothEnds) {
     }
 }
 
-TEST(Agreement, SummaryNamesWhatIsNotUsable) {
+TEST(Agreement, SummaryNamesUnusableCalls) {
     const Agreement agreement(codec::own_knowledge(), other_version());
     const std::size_t common = codec::own_knowledge().calls.size() - 3;
-    EXPECT_EQ(agreement.summary(kClient),
-              "client 0.1.0, server 0.3.0: " + std::to_string(common) +
-                  " calls in common; not usable: cuCtxGetLimit (other layout), cuMemPoolTrimTo (unknown to the "
-                  "server), gpGraphDot (other behaviour), notice output (unknown to the server), call 1020 (unknown to "
-                  "the client), notice 200 (unknown to the client)");
+    EXPECT_EQ(
+        agreement.summary(kClient),
+        "client 0.1.0, server 0.3.0: " + std::to_string(common) +
+            " calls in common; not usable: cuCtxGetLimit (different layout), cuMemPoolTrimTo (unknown to the "
+            "server), gpGraphDot (different behaviour), notice output (unknown to the server), call 1020 (unknown to "
+            "the client), notice 200 (unknown to the client)");
     const std::string of_server = agreement.summary(kServer);
     EXPECT_NE(of_server.find("cuMemPoolTrimTo (unknown to the client)"), std::string::npos) << of_server;
     EXPECT_NE(of_server.find("call 1020 (unknown to the server)"), std::string::npos) << of_server;
     EXPECT_EQ(agreement.why_not(Trim::kOpcode, kClient.here), "unknown to the server");
-    EXPECT_EQ(agreement.why_not(Limit::kOpcode, kClient.here), "other layout");
+    EXPECT_EQ(agreement.why_not(Limit::kOpcode, kClient.here), "different layout");
     EXPECT_EQ(agreement.why_not(calls::gpLaunch::kOpcode, kClient.here), "");
 }
 
-TEST(Agreement, MessagesAreBounded) {
+TEST(Agreement, LengthOfMessagesIsLimited) {
     Knowledge flood;
     for (std::uint16_t number = 0; number < codec::kMaxKnown; ++number) {
         flood.calls.push_back({number, 7, 7});
@@ -122,7 +122,7 @@ TEST(Agreement, MessagesAreBounded) {
     EXPECT_LT(core.error().message.size(), 1000u);
 }
 
-TEST(Agreement, WithoutTheCoreSetThereIsNoSession) {
+TEST(Agreement, CoreSetIsRequired) {
     Knowledge other = codec::own_knowledge();
     find(other.calls, calls::gpLaunch::kOpcode).layout ^= 1;
     remove(other.notices, number_of(NoticeType::hold));
@@ -134,7 +134,7 @@ TEST(Agreement, WithoutTheCoreSetThereIsNoSession) {
     EXPECT_FALSE(Agreement(codec::own_knowledge(), {}).check_core(kServer)) << "a peer without lists knows nothing";
 }
 
-TEST(Agreement, EveryCallOfTheCoreSetIsNeeded) {
+TEST(Agreement, EveryCallOfTheCoreSetIsRequired) {
     for (const std::uint16_t opcode : codec::kCoreCalls) {
         Knowledge other = codec::own_knowledge();
         remove(other.calls, opcode);
@@ -156,18 +156,18 @@ std::vector<std::byte> bytes_of(const std::vector<Known>& list) {
     return {bytes.begin(), bytes.end()};
 }
 
-TEST(KnownCalls, ComeBackAsTheyWere) {
+TEST(KnownCalls, SurviveEncoding) {
     const Knowledge& own = codec::own_knowledge();
     const auto read = codec::read_knowledge(codec::known_bytes(own.calls), codec::known_bytes(own.notices));
     ASSERT_TRUE(read) << error_of(read);
     EXPECT_EQ(read->calls, own.calls);
     EXPECT_EQ(read->notices, own.notices);
     EXPECT_LT(own.calls.size(), codec::kMaxKnown / 4);
-    EXPECT_TRUE(codec::read_knowledge({}, {})) << "an empty list is one";
+    EXPECT_TRUE(codec::read_knowledge({}, {})) << "an empty list is valid";
 }
 
-// What is on the wire of two versions: the lines of tests/data/wire_layout.golden, hashed.
-TEST(KnownCalls, AreTheSameInEveryBuild) {
+// Every build must send the same hash for the same line of tests/data/wire_layout.golden.
+TEST(KnownCalls, HashesAreTheSameInEveryBuild) {
     Knowledge own = codec::own_knowledge();
     const Known start = find(own.calls, calls::gpTraceStart::kOpcode);
     const std::uint8_t expected[] = {0x44, 0xf0, 0x01, 0x00, 0xdf, 0xc1, 0x5f, 0xcc};
@@ -176,7 +176,7 @@ TEST(KnownCalls, AreTheSameInEveryBuild) {
     EXPECT_EQ(hold.layout, 0xa10f094cu) << std::hex << hold.layout;
 }
 
-TEST(KnownCalls, AHostileListIsRefused) {
+TEST(KnownCalls, InvalidListsAreRefused) {
     const std::vector<Known> good = {{1, 1, 1}, {5, 1, 1}, {9, 1, 1}};
     const auto refused = [](std::span<const std::byte> list, const std::string& why) {
         for (const bool as_notices : {false, true}) {

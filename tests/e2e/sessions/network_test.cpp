@@ -1,5 +1,5 @@
-// Programs over a bad line: a slow one changes nothing but the time; a broken one causes errors and leaves nothing
-// behind.
+// Programs over a bad network. A slow network changes nothing but the time. If the connection breaks, the program gets
+// errors and the server ends the session.
 
 #include <list>
 
@@ -10,10 +10,10 @@
 namespace gpupool::test {
 namespace {
 
-class Line : public SessionTest {
+class BadNetwork : public SessionTest {
   protected:
-    // Runs the programs that test order (several threads on one stream, one thread that waits for another's copy, bulk
-    // data both ways), all at the same time, twice.
+    // Runs two of each program that tests order (several threads on one stream, one thread that waits for another's
+    // copy, bulk data both ways), all at the same time.
     void run_order_programs(const std::string& server) {
         std::list<Program> programs;
         for (int round = 0; round < 2; ++round) {
@@ -26,12 +26,12 @@ class Line : public SessionTest {
             EXPECT_TRUE(program.succeeds(milliseconds(150000)));
         }
     }
-    // A program that works without end meets the line's fault: it gets an error, and nothing of it is left.
+    // Runs a program that works until it gets an error. It must get one from the fault, and its session must end.
     void expect_loss(const transport::faulty::Faults& up, const transport::faulty::Faults& down) {
-        BadLine line(daemon_->address(), up, down);
-        // With compression hardly any data would pass.
+        FaultyProxy proxy(daemon_->address(), up, down);
+        // Compressed data would be too short to reach the fault.
         Program program(*daemon_, session_program("busy"),
-                        {"GPUPOOL_SERVER=" + line.address(), "GPUPOOL_COMPRESSION=never"});
+                        {"GPUPOOL_SERVER=" + proxy.address(), "GPUPOOL_COMPRESSION=never"});
         const int status = program.wait();
         EXPECT_TRUE(WIFEXITED(status)) << std::hex << status << program.errors();
         EXPECT_NE(program.output().find("failed:"), std::string::npos) << program.output() << program.errors();
@@ -39,19 +39,19 @@ class Line : public SessionTest {
     }
 };
 
-TEST_F(Line, OrderHoldsUnderLoad) {
+TEST_F(BadNetwork, OrderHoldsUnderLoad) {
     run_order_programs(daemon_->address());
 }
 
-TEST_F(Line, OrderHoldsOverASlowLineInTinyPieces) {
+TEST_F(BadNetwork, OrderHoldsOverASlowNetworkInTinyPieces) {
     transport::faulty::Faults faults;
     faults.delay = std::chrono::microseconds(1500);
     faults.split_bytes = 9000;
-    BadLine line(daemon_->address(), faults, faults);
-    run_order_programs(line.address());
+    FaultyProxy proxy(daemon_->address(), faults, faults);
+    run_order_programs(proxy.address());
 }
 
-TEST_F(Line, CutGivesErrorsAndLeavesNothing) {
+TEST_F(BadNetwork, LostConnectionGivesErrorsAndEndsSession) {
     for (const std::uint64_t bytes : {100u, 5'000u, 20'000u, 100'000u, 3'000'000u, 20'000'001u}) {
         transport::faulty::Faults cut;
         cut.cut_after_sent = bytes;
@@ -60,8 +60,9 @@ TEST_F(Line, CutGivesErrorsAndLeavesNothing) {
     }
 }
 
-// The damage is as long as the longest bulk frame of a program's copies, so it cannot affect data alone.
-TEST_F(Line, DamageGivesErrorsAndLeavesNothing) {
+// The damage is as long as the longest bulk frame of a program's copies, so it always damages a frame's header as well,
+// which is checked.
+TEST_F(BadNetwork, DamageGivesErrorsAndEndsSession) {
     for (const std::uint64_t at : {20'000u, 100'001u, 3'000'002u, 20'000'003u}) {
         transport::faulty::Faults damage;
         damage.corrupt_sent_at = at;
@@ -71,17 +72,17 @@ TEST_F(Line, DamageGivesErrorsAndLeavesNothing) {
     }
 }
 
-// A program that asks for more than the line carries is throttled, and loses nothing.
-TEST_F(Line, DownloadsFasterThanTheLineAreThrottled) {
+// A program that requests downloads faster than the network carries them is throttled.
+TEST_F(BadNetwork, DownloadsFasterThanTheNetworkAreThrottled) {
     for (const std::uint64_t rate : {4'000'000u, 12'500'000u}) {
         transport::faulty::Faults slow;
         slow.throttle_bytes_per_second = rate;
-        BadLine line(daemon_->address(), {}, slow);
+        FaultyProxy proxy(daemon_->address(), {}, slow);
         Program program(*daemon_, session_program("download_flood"),
-                        {"GPUPOOL_SERVER=" + line.address(), "GPUPOOL_COMPRESSION=never"});
+                        {"GPUPOOL_SERVER=" + proxy.address(), "GPUPOOL_COMPRESSION=never"});
         EXPECT_TRUE(program.succeeds()) << program.errors();
-        // The limits are what may be unacknowledged (64 Ki) and the streams' throttling; measured 36,000 to 98,000.
-        // When the throttling notice queued behind the data, 217,000 were accepted at the lower rate.
+        // 64 Ki records may be unacknowledged, and streams are throttled: 36,000 to 98,000 copies were measured. With a
+        // throttling notice that queued behind the data it was 217,000 at the lower rate.
         EXPECT_GT(program.number("copies"), 0);
         EXPECT_LT(program.number("copies"), 160'000);
     }
