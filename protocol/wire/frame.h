@@ -9,8 +9,9 @@
 //       16     8  acknowledged     every frame of the other direction up to this one has been received
 //       24     2  type             FrameType
 //       26     2  flags            none yet: must be 0
-//       28     4  payload_crc      CRC-32C of the payload; of a bulk or packed frame, only of its BulkHeader or
-//       PackedHeader 32     4  header_crc       CRC-32C of the 32 bytes before it 36     4  reserved         must be 0
+//       28     4  payload_crc      CRC-32C of the payload; in a bulk or packed frame, only of the header of the data
+//       32     4  header_crc       CRC-32C of the 32 bytes before it
+//       36     4  reserved         must be 0
 //
 // A sender keeps retained frames until they are acknowledged, so that a broken connection can be resumed
 // (Limits::resume; no daemon offers that yet).

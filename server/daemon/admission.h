@@ -2,8 +2,8 @@
 //
 // Ownership: values.
 // Threads: any.
-// Errors: a `Refusal` carries a message for the person at the other end. It reveals nothing to an unauthenticated peer
-//   beyond the fact that the credential was wrong.
+// Errors: a `Refusal` carries a message for the user of the client. An unauthenticated peer learns the server's gpupool
+//   version if the protocol differs, and otherwise only that its token is missing or wrong.
 #pragma once
 
 #include <capnp/common.h>
