@@ -160,7 +160,7 @@ Status set_sync(Draft& draft, std::string_view value) {
     return {};
 }
 
-// A switch, of which "on" means standard error, or a file.
+// A file name, or a switch: "on" means standard error.
 std::string output_name(std::string_view value) {
     if (auto on = parse_switch(value)) {
         return *on ? kStandardErrorName : "";

@@ -1,9 +1,9 @@
 // Spins for a short time before the caller sleeps.
 //
 // Waking a thread costs 5 to 70 microseconds, more than everything else in a round trip on one host; spinning costs a
-// processor. So a thread spins only if processors are to spare and only for a short time, and it spins less often where
-// spinning did not help. Once a thread finds that other work needs the processors, no thread of the process spins for a
-// while.
+// processor. So a thread spins only if the process has enough processors and only for a short time, and it spins less
+// often where spinning did not help. Once a thread finds that other work needs the processors, no thread of the process
+// spins for a while.
 //
 // Ownership: one Spin per place that waits. Threads: a Spin is used by one thread at a time; Contention, any. Errors:
 // only check_spin_setting() reports any.

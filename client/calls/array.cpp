@@ -1,4 +1,5 @@
-// Arrays are the driver's. If memory is short, the client first gives back memory that it holds unused, then retries.
+// Arrays, which the driver allocates. If memory is short, the client releases memory that it does not use, then
+// retries.
 
 #include "client/calls/handlers.h"
 #include "client/calls/memory.h"

@@ -11,7 +11,7 @@ namespace gpupool::client::entry {
 namespace {
 
 // Forgets the memory of a context that has ended; the server has freed it. First waits for other contexts' work that
-// used the memory: it must not see what is allocated there next.
+// uses the memory, which must not access later allocations at the same address.
 void forget_memory(Session& s, ContextState& context) {
     (void)wait_for_users(s, &context);
     for (const MemoryRange& range : s.memory.remove_of(&context)) {

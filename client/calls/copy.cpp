@@ -110,8 +110,8 @@ bool host_sees(const Session& s, CUmemorytype type, CUdeviceptr address) {
     return type == CU_MEMORYTYPE_DEVICE && s.host_mirrors.is_host(address);
 }
 
-// A synchronous copy to the device must be complete for all streams when it returns. Later work that is ordered behind
-// this stream needs no wait. Only other streams are worth a round trip.
+// May work of other streams use the destination of a synchronous copy to the device, so that the call has to wait until
+// the copy is complete? Work that is ordered after this stream needs no wait.
 bool others_see() {
     const ThreadState& thread = this_thread();
     const ContextState* const context = thread.current();
@@ -250,7 +250,8 @@ CUresult copy_plain(CUdeviceptr dst, Side dst_side, CUdeviceptr src, Side src_si
 
 // ---- shaped copies
 
-// visit(place, offset in the packed data from `offset`, bytes)
+// Calls visit(place, done, count) for each part of a row that has some of the packed bytes [offset, offset + bytes):
+// `count` bytes at `place`, which follow `done` earlier ones.
 template <class Visit>
 void each_part(const CUDA_MEMCPY3D& c, const HostSide& side, std::uint64_t offset, std::size_t bytes, Visit visit) {
     each_part_of_rows(c.WidthInBytes, c.Height, offset, bytes,

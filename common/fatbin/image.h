@@ -21,7 +21,7 @@ enum class Form {
     wrapper,    // __fatBinC_Wrapper_t; only in the application's memory
     container,  // header and entries
     cubin,      // ELF
-    ptx,        // text; as in the driver, everything that is none of the others
+    ptx,        // text; as in the driver, everything that has none of the other forms
 };
 
 const char* to_string(Form form) noexcept;

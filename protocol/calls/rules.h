@@ -49,7 +49,7 @@ enum class Rule : std::uint8_t {
     // server/worker/scheduling/set_aside.h):
     needs_no_driver,  // makes no driver call; the GPU may be waiting for it
     gets_in,          // the driver admits this call even while another call blocks in it (docs/driver-facts.md)
-    gets_in_first,    // as gets_in, and may also overtake set-aside commands of other threads
+    gets_in_first,    // as gets_in, and may also overtake queued commands of other threads
     before_init,      // may be called before cuInit
     because,          // the reason for a refusal
     behaviour,        // the version of the call's meaning, if not 1 (docs/architecture/versions.md)
@@ -126,7 +126,7 @@ constexpr RuleEntry gets_in_first{Rule::gets_in_first};
 constexpr RuleEntry because(const char* why) {
     return {Rule::because, -1, -1, 0, why};
 }
-// To be raised when the call comes to mean something else while its parameters stay as they are.
+// Raise it when the meaning of the call changes while its parameters do not.
 constexpr RuleEntry behaviour(std::uint16_t number) {
     return {Rule::behaviour, -1, -1, number};
 }

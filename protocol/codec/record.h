@@ -72,7 +72,7 @@ enum class NoticeType : std::uint16_t {
     trace_name = 21        // TraceName, then the text
 };
 
-// To be raised when a notice comes to mean something else while its layout stays: `case NoticeType::hold: return 2;`.
+// Raise it when the meaning of a notice changes while its layout does not: `case NoticeType::hold: return 2;`.
 constexpr std::uint16_t behaviour_of(NoticeType type) {
     switch (type) {
         default: return 1;

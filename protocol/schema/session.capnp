@@ -4,7 +4,7 @@
 # Life of a session: the client sends Hello as its first frame. The daemon checks version, credentials and capacity. It
 # replies Refused (and closes), or passes the connection to a worker, which initialises the driver and replies Welcome.
 # From then on both sides communicate through a wire::Channel. `sessionId` identifies the session in status, logs and on
-# resumption; `sessionToken` is the secret that a resuming connection, or a lane, must show.
+# resumption; `sessionToken` is the secret that a resuming connection, or a lane, must present.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");

@@ -48,7 +48,7 @@ void virtual_memory(const Device& device, const Module& module) {
     DRIVER_OK(cuMemGetAccess(&flags, &properties.location, range));
     check(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "access as it was set");
 
-    // Across the boundary of the two allocations, by memset, kernel and copy.
+    // A memset, a kernel and a copy access memory across the boundary of the two allocations.
     constexpr unsigned words = 2048;
     const CUdeviceptr border = range + granularity - words / 2 * sizeof(unsigned);
     DRIVER_OK(cuMemsetD32(border, 7, words));

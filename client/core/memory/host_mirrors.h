@@ -7,8 +7,8 @@
 // synchronize with. Independently of that, a program and a kernel that poll each other's writes see them some
 // milliseconds late. Every comparison reads all mirrored memory, so large blocks slow down every launch.
 //
-// If the worker uses the program's address for something else, a mirror for which the program asks a device pointer
-// lies at another address.
+// If the address is in use in the worker, and the program asks for the memory's device pointer, the mirror is at
+// another address.
 //
 // Memory gets a mirror when the GPU is given its address: the program asks for its device pointer, or passes the
 // address to a launch, a memset, a copy or a memory operation.

@@ -24,7 +24,7 @@ inline void give_to_gpu(Session& session, std::uint64_t address) {
         mirror_host_memory(session, address);
     }
 }
-// And for the addresses in memory operations. The driver takes at most kMaxOperations in one call.
+// The same for the addresses in memory operations. The driver accepts at most kMaxOperations in one call.
 constexpr unsigned kMaxOperations = 256;
 void give_to_gpu(Session& session, const CUstreamBatchMemOpParams* operations, unsigned count);
 // New memory of the program has been mapped there: forget what was registered in that range.

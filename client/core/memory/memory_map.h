@@ -62,7 +62,7 @@ class MemoryMap {
 
   private:
     mutable SharedMutex mutex_;
-    // Calls allocate only when there are more ranges than ever before.
+    // Adding a range allocates memory only when there are more ranges than ever before.
     std::pmr::unsynchronized_pool_resource nodes_ GP_GUARDED_BY(mutex_);
     std::pmr::map<std::uint64_t, MemoryRange> ranges_ GP_GUARDED_BY(mutex_){&nodes_};
     std::uint64_t next_id_ GP_GUARDED_BY(mutex_) = 1;

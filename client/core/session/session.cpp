@@ -24,8 +24,9 @@
 namespace gpupool::client {
 namespace {
 
-// When the worker's hold notice arrives, this many commands may already be under way; the worker queues them too, at 2
-// KiB for a copy of 60 bytes. With a round trip of 10 ms this still allows six million calls per second.
+// When the worker's hold notice arrives, this many commands may already be on their way. The worker queues them too,
+// which takes 2 KiB of its memory for a copy of 60 bytes. With a round trip of 10 ms this limit still allows six
+// million calls per second.
 wire::Limits channel_limits() {
     wire::Limits limits;
     limits.retained_records = 64u << 10;

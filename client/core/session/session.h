@@ -178,8 +178,8 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
         }
     }
 
-    // Waits while the worker sets all commands aside. Do not hold a lock of the client that the thread that ends this
-    // state may need.
+    // Waits while the worker queues all commands because the driver is closed. Do not hold a lock of the client: the
+    // thread that ends this state may need it.
     void wait_while_set_aside() {
         if (held_streams.all()) [[unlikely]] {
             const trace::Wait waiting;

@@ -85,7 +85,8 @@ class PackedRows {
     [[nodiscard]] std::byte* row(std::uint64_t r, std::uint64_t slice) const {
         return base_ + ((notice_.z + slice) * notice_.height + notice_.y + r) * notice_.pitch_bytes + notice_.x_bytes;
     }
-    // visit(place, offset in the packed data from `offset`, bytes)
+    // Calls visit(place, done, count) for each part of a row that has some of the packed bytes [offset, offset +
+    // bytes): `count` bytes at `place`, which follow `done` earlier ones.
     template <class Visit>
     void each_part(std::uint64_t offset, std::size_t bytes, Visit visit) const {
         each_part_of_rows(notice_.width_bytes, notice_.rows, offset, bytes,

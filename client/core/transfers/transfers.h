@@ -101,10 +101,10 @@ class Transfers {
     void send_ahead(const Ahead& ahead);
     // The worker has taken the data that was sent ahead. False if there never was such a transfer.
     bool ahead_taken(std::uint64_t transfer);
-    // Of a copy of the data. May block until other such uploads have ended (kMaxCopiedBytes).
+    // Begins an upload of a copy of the data. May block until other such uploads have ended (kMaxCopiedBytes).
     std::uint64_t begin_upload(std::vector<std::byte> source);
-    // Of data that `gather` copies part by part as the worker pulls it, on the thread that answers pulls. It comes from
-    // the application's memory between `lowest` and `highest`, which must not change until then.
+    // Begins an upload whose data `gather` copies part by part as the worker pulls it, on the thread that answers
+    // pulls. It reads the application's memory between `lowest` and `highest`, which must not change until then.
     std::uint64_t begin_upload(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest, Gather gather);
     // The worker pulls a part. False if there is no such data, or too many pulls are pending.
     bool pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes);

@@ -6,8 +6,8 @@ namespace gpupool::worker {
 
 namespace {
 
-// The limit while a thread waits for an acknowledgement (let_through()). That acknowledgement lies behind what the
-// client had sent before: a few times what it may have unacknowledged (wire::Limits::retained_bytes).
+// The limit while a thread waits for an acknowledgement (let_through()). Before it arrives, everything that the client
+// sent earlier has to be queued: a few times wire::Limits::retained_bytes.
 constexpr std::size_t kMaxLetThroughBytes = 256u << 20;
 
 }  // namespace

@@ -32,7 +32,7 @@ class Inbox {
     // Wakes the dispatcher: held work may have become ready, for example because data arrived.
     void poke();
     void close();
-    // Called with true when a thread begins to wait for something that the receiving thread has yet to read, with false
+    // Called with true when a thread begins to wait for a frame that the receiving thread has not read yet, with false
     // when it has stopped waiting.
     void let_through(bool through);
 

@@ -38,13 +38,13 @@ constexpr std::size_t kPollIssuersEvery = 512;  // used while issuers are busy, 
 constexpr std::size_t kLeastSentByItselfBytes = 32u << 10;
 constexpr std::size_t kFewCommandsBytes = 1u << 10;
 constexpr unsigned kMaxBatchesAhead = 8;  // taken before the dispatcher waits for busy issuers
-// Limit on frames and held commands. It is far above what an honest client sends before it is throttled: the
-// scheduler's budget, and what is under way when that is used up. The worker can only end the session then, because the
-// data that would let the queued work begin lies behind more commands.
+// Limit on frames and held commands. An honest client stays far below it: it sends the scheduler's budget, and the
+// commands that are on their way when it is throttled. Beyond the limit the worker has to end the session, because the
+// data that the queued work waits for would arrive only after more commands.
 constexpr std::size_t kMaxHeldBytes = 768u << 20;
 static_assert(Scheduler::kHeldBudgetBytes + (256u << 20) <= kMaxHeldBytes);
-// How long the dispatcher polls without a pause while something awaits a completion (kSpinForAwaited) or nothing
-// does (kSpinForFrames), and then how long with short pauses. After that it takes long ones.
+// How long the dispatcher polls without pauses if something waits for a completion (kSpinForAwaited) or not
+// (kSpinForFrames), and how long with short pauses after that. Then the pauses are long.
 constexpr std::chrono::microseconds kSpinForAwaited{1000};
 constexpr std::chrono::microseconds kSpinForFrames{200};
 constexpr std::chrono::milliseconds kShortPausesFor{50};
@@ -126,7 +126,7 @@ Error Worker::run(std::unique_ptr<transport::Connection> connection) {
         const Lock lock(end_mutex_);
         cause = end_.value_or(cause);
     }
-    // For a client that is still there. The process ends in any case, see Options::ending.
+    // Tells a client that is still connected the reason. The process ends in any case, see Options::ending.
     notify_text(codec::NoticeType::ended, cause.message);
     (void)channel_->flush();
     return cause;

@@ -220,7 +220,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void run_elsewhere(std::function<void()> call);
     void latch(const Command& command, CUresult result);
     CUresult take_latched(const Command& command);
-    // The context whose work the command is about: its stream's, or the one that it waits for, or the sender's.
+    // The context whose work the command concerns: that of its stream, or the one that it waits for, or that of the
+    // sending thread.
     ContextState* concerned_context(const Command& command);
     void send_host_change(std::span<const std::byte> record);
     void send_output(DeviceOutput* output, codec::NoticeType type, bool thorough);

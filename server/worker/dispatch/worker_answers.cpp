@@ -140,8 +140,8 @@ void Worker::notify_text(codec::NoticeType type, std::string_view text) {
     notify_bytes(type, notice.data(), notice.size());
 }
 
-// Keeps the order of the session's own connection, so it is needed only if data went over lanes since the last call.
-// Not before notices that the client may act on at any time (may_mean_data()).
+// Needed only if data was sent over lanes since the last call, because the session's own connection keeps its order.
+// Not needed before notices that the client may act on at any time (may_mean_data()).
 void Worker::announce_pieces() {
     if (const std::uint64_t sent = lanes_.sent_up_to(); sent != announced_pieces_) {
         announced_pieces_ = sent;

@@ -100,7 +100,7 @@ bool GraphMemory::settle(const driver::Api& api, CUdevice device) {
     }
     Device& state = it->second;
     if (has < state.had_bytes) {
-        ++epoch_;  // the driver also takes memory back when it has no other
+        ++epoch_;  // if it has no other memory, the driver also takes back that of graphs
     }
     state.had_bytes = has;
     const std::uint64_t charged = has + state.pending_bytes, before = state.charged_bytes;

@@ -11,8 +11,8 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// Begins a capture once what the stream holds has been issued and a mark stands behind its work, since no mark can be
-// made while it captures.
+// Begins a capture once the stream's held work has been issued and marked, since no mark can be made while the stream
+// captures.
 template <class Begin>
 Outcome begin(Worker& worker, Command& command, CUstream handle, bool to_given, Begin begin_capture) {
     CUresult result = CUDA_SUCCESS;

@@ -16,10 +16,10 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// Staging chunks that one copy has on the network's side (to the device) or in all (to the host). At 20 GB/s a chunk
-// arrives every 50 us and takes eight times as long on its lane, one of eight, plus the request and the wake-ups. So
-// about 16 have to be under way, twice as many if they arrive in bursts. More would only keep staging memory from other
-// copies.
+// Staging chunks that one copy may have for pieces on the network (to the device) or in total (to the host). At 20 GB/s
+// a chunk arrives every 50 us and takes eight times as long on its lane, one of eight, plus the request and the
+// wake-ups. So about 16 have to be under way, twice as many if they arrive in bursts. More would only keep staging
+// memory from other copies.
 constexpr std::size_t kPiecesInFlight = 32;
 
 // The device side of a copy: a plain range, or a shape whose host side is packed rows.

@@ -6,7 +6,8 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// `event` becomes the state that makes the record, now or when the command is issued.
+// Finds the state of the event for this record and returns it in `event`. The record is made now, or when the command
+// is issued.
 template <class Call>
 Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsigned flags,
                std::shared_ptr<EventState>& event) {

@@ -75,7 +75,8 @@ CUresult call_driver(const driver::Api& api, Kind kind, CUgraphExec graph, CUstr
                                 : driver::call(api.cuGraphUpload, graph, stream);
 }
 
-// The driver takes 2,000 nodes behind work that does not complete, but blocks with 5,000 (docs/driver-facts.md).
+// While earlier work does not complete, the driver accepts a graph of 2,000 nodes, but blocks with 5,000
+// (docs/driver-facts.md).
 constexpr std::uint32_t kMaxNodesAtOnce = 2000;
 
 // Will the driver take it without blocking until the GPU has caught up?
@@ -83,9 +84,9 @@ bool taken_at_once(const GraphExec& graph, const StreamState& stream) {
     return graph.cost() <= kMaxNodesAtOnce && !graph.memory.may_wait(stream.driver);
 }
 
-// May the driver call begin? A call that waits for the GPU could enter the driver while it takes a graph with client
-// steps. It would wait for these steps, and so keep the dispatcher in the driver (observed, docs/driver-facts.md). And
-// while a helper launches the same graph, a second call for it would block in the driver.
+// May the driver call begin? While the driver launches a graph with client steps, a helper's call that waits for the
+// GPU could begin. It would wait for these steps and block the dispatcher's launch (observed, docs/driver-facts.md).
+// And while a helper launches the same graph, a second call for it would block in the driver.
 bool may_begin(const Worker& worker, const GraphExec& graph) {
     return !graph.in_driver && (graph.steps()->list.empty() || !worker.waiting_calls.any());
 }

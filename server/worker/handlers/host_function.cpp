@@ -55,8 +55,8 @@ Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpH
     result = driver::call(worker.api.cuStreamWaitValue32_v2, stream->driver, wait.device_word, cuuint32_t{1},
                           static_cast<unsigned>(CU_STREAM_WAIT_VALUE_EQ));
     worker.scheduler.issued(*stream);
-    // The word is free again when the stream has passed it. No event is recorded here: the driver may keep the
-    // dispatcher out by now, beside a call that waits for this very word.
+    // The word is free again when the stream has passed it. Records no event: the driver may block the dispatcher here,
+    // because another call in the driver waits for this word.
     worker.scheduler.mark(
         *stream, [context = stream->context, wait](CUresult) { context->spare_words.push_back(wait); }, 0,
         Effect::ours);

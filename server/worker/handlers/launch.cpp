@@ -135,7 +135,7 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     launch.function = codec::from_wire<CUfunction>(function.driver);
     const ContextState* const context = worker.context_of(command);
     if (first && worker.gpu_may_wait_for_us()) [[unlikely]] {
-        worker.settle_launches();  // the launches of issuers could not enter the driver any more
+        worker.settle_launches();  // otherwise the waiting call would block the issuers' launches
         worker.scheduler.enter(stream->context);
         auto elsewhere = std::make_unique<FirstLaunch>(worker, command, *stream, std::move(launch));
         if (!command.ready) {  // else the held command names them already

@@ -5,7 +5,7 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// Of each kind: small allocations cost the worker more memory than the device.
+// Limit on the allocations of each kind: small ones take more memory of the worker than of the device.
 constexpr std::size_t kMaxAllocations = 1u << 20;
 
 CUmemAllocationProp slab_properties(Worker& worker, CUdevice device) {
@@ -94,7 +94,7 @@ CUresult commit_slab(Worker& worker, const Command& command, CUdevice device, CU
 CUresult memory_info(Worker& worker, CUdevice device, std::size_t& free_bytes, std::size_t& total_bytes) {
     const CUresult result = driver::call(worker.api.cuMemGetInfo_v2, &free_bytes, &total_bytes);
     if (const std::uint64_t quota = worker.memory.account.quota_bytes; result == CUDA_SUCCESS && quota != 0) {
-        // While another call waits in the driver, only cuMemGetInfo is known to get in.
+        // While another call waits in the driver, only cuMemGetInfo is known not to block.
         if (!worker.driver_closed() && worker.memory.settle(worker.api)) {
             worker.memory_changed();
         }
@@ -105,7 +105,8 @@ CUresult memory_info(Worker& worker, CUdevice device, std::size_t& free_bytes, s
     return result;
 }
 
-// Is so much memory free that a slab which is not needed yet disturbs nothing, not even the driver's own allocations?
+// Is enough memory free for a slab that is not needed yet, without affecting other allocations, the driver's own
+// included?
 bool to_spare(Worker& worker, const Command& command, CUdevice device, std::size_t bytes) {
     constexpr std::size_t kFreeDivisor = 16;  // one part in so many
     const ContextState* const context = worker.context_of(command);

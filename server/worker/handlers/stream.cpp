@@ -10,8 +10,8 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// A destroyed stream is released when its work has been found complete, for which the dispatcher polls between batches
-// of commands. A batch may destroy thousands, so create() polls as well after this many.
+// The dispatcher releases a destroyed stream when it finds its work complete, and polls for that between batches of
+// commands. A batch may destroy thousands of streams, so create() polls after this many as well.
 constexpr std::size_t kDestroyedPerPoll = 256;
 // If there are too many streams, create() waits as long as the GPU makes progress within this time, but never for
 // something that the client may have to bring about.
@@ -68,7 +68,7 @@ Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
     return result;
 }
 
-// Destroys the stream, unless its context has ended and took it along.
+// Destroys the stream, unless it has ended together with its context.
 void end_stream(Worker& worker, CUstream client, CUcontext context) {
     ContextState* const state = worker.objects.context(context);
     if (state == nullptr) {

@@ -23,8 +23,8 @@ namespace {
 
 constexpr const char* kBeingWritten = ".new-";
 constexpr std::int64_t kAbandonedAfterSeconds = 600;  // for a file whose writer has died
-// Limit on listed files of a folder that holds far more than it may, after writers that never paused. The rest is
-// removed unseen.
+// Limit on the files of a folder that are listed. A folder may have far more than it should, if writers never paused.
+// Files beyond the limit are removed without regard to their age.
 constexpr std::size_t kMaxListed = 4 * ImageStore::kMaxFiles;
 constexpr const char* kLock = "lock";
 

@@ -86,7 +86,7 @@ void Scheduler::issued(StreamState& stream, std::uint32_t cost) {
     if (cost > 1 && cost < kMarkGraphsEvery) {
         record_credit(stream);
     } else {
-        mark(stream, {});  // its cost is small behind so large a graph
+        mark(stream, {});  // compared with so large a graph its cost is small
     }
 }
 
@@ -150,7 +150,7 @@ bool Scheduler::advance_head(StreamState& stream) {
     Operation& head = *stream.held.front();
     if (full(stream, head.cost)) {
         if (stream.completions.empty() && stream.unmarked != 0) {
-            mark(stream, {});  // without a mark the places that it waits for would never be known to be free
+            mark(stream, {});  // without a mark the scheduler would never learn that the places are free
         }
         return false;
     }

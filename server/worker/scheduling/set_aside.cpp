@@ -10,7 +10,7 @@ namespace gpupool::worker {
 bool SetAside::lets_pass(const codec::CommandHeader& header) const {
     switch (passage_of(header.opcode)) {
         case Passage::needs_no_driver: return true;
-        // Set-aside ones may give the same stream work, or record the event.
+        // A queued command may give the same stream work, or record the event.
         case Passage::gets_in: return commands_.empty();
         case Passage::gets_in_first:
             return std::none_of(commands_.begin(), commands_.end(),

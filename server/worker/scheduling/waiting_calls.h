@@ -4,8 +4,8 @@
 //
 // The GPU itself may be waiting for the dispatcher: for a host function to return, for a graph's client step, for a
 // change of mirrored memory. While such a wait is possible, a blocked dispatcher would be a deadlock. So the driver is
-// closed as long as one of these calls is under way (Worker::driver_closed()): the dispatcher sets commands aside, and
-// serves only what needs no driver.
+// closed as long as one of these calls is under way (Worker::driver_closed()): the dispatcher queues commands
+// (set_aside.h), and serves only those that need no driver call.
 //
 // `done` may run while other such calls are still under way, so it must not call the driver other than through
 // Worker::in_driver().

@@ -134,8 +134,9 @@ struct ContextState {
     bool primary = false;
     bool ending = false;              // the program has requested its end
     CUresult lost = CUDA_SUCCESS;     // an error that may have ended it: only the driver knows what is complete
-    CUresult latched = CUDA_SUCCESS;  // as a stream's, for calls that name no stream
-    // As a stream's, for streams that have ended: reported by waits for the legacy stream or the context.
+    CUresult latched = CUDA_SUCCESS;  // first unreported error of deferred calls that name no stream
+    // The first unreported error of streams that have been destroyed. Waits for the legacy stream or the context report
+    // it.
     CUresult latched_by_ended = CUDA_SUCCESS;
     std::size_t streams_latched = 0;  // streams with a latched error
     StreamState legacy;

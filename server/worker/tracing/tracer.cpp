@@ -19,7 +19,7 @@ constexpr std::uint64_t kRetryAnchorNs = 10'000'000;
 // How long the dispatcher polls for an anchor's event to complete, which takes some microseconds on a GPU. The first
 // anchor gets longer, because without it GPU work cannot be related to anything.
 constexpr std::uint64_t kPollForAnchorNs = 100'000, kPollForFirstNs = 20'000'000;
-// The required precision of an anchor's moment.
+// The required precision of an anchor's time.
 constexpr std::uint64_t kGoodAnchorNs = 20'000;
 constexpr int kAnchorTries = 3;
 

@@ -98,8 +98,8 @@ std::span<std::byte> Incoming::claim(std::uint64_t transfer, std::uint64_t offse
     return destination(*piece, bytes);
 }
 
-// Called with the lock held. True if another connection delivers this piece already. No honest client does that; it
-// would be unknown whose piece has landed.
+// Called with the lock held. True if another connection is already receiving this piece. No honest client sends a piece
+// twice: the worker could not tell which of the two has landed.
 bool Incoming::is_coming(std::uint64_t transfer, std::uint64_t offset) const {
     const auto it = transfers_.find(transfer);
     return it != transfers_.end() && (std::any_of(it->second.pieces.begin(), it->second.pieces.end(),

@@ -101,7 +101,7 @@ class Incoming {
     [[nodiscard]] bool is_coming(std::uint64_t transfer, std::uint64_t offset) const GP_REQUIRES(mutex_);
     [[nodiscard]] bool is_abandoned(std::uint64_t transfer) const GP_REQUIRES(mutex_);
     static void note_ahead(Transfer& transfer, std::uint64_t offset, std::size_t bytes);
-    // True if no thread writes to the abandoned transfer and none of its data is to arrive.
+    // True if no thread writes to the abandoned transfer and no more of its data can arrive.
     static bool is_over(const Transfer& transfer);
     void drop_oldest_abandoned() GP_REQUIRES(mutex_);
     void part_landed(std::uint64_t transfer, Piece& piece, std::size_t bytes) GP_REQUIRES(mutex_);

@@ -208,7 +208,7 @@ TEST_F(Strangers, UnreadRefusalsDoNotStopAccepting) {
     for (int i = 0; i < 8; ++i) {
         neighbours.emplace_back(daemon_->address());
     }
-    // Nor does one that is turned away before its Hello was read.
+    // A connection that is refused before its Hello was read does not keep its place either.
     ASSERT_TRUE(eventually([&] {
         const std::string log = daemon_->log();
         return log.find("connections are already pending") != std::string::npos ||

@@ -33,7 +33,7 @@ TEST_F(ClientDeath, KillingABusyProgramLeavesNothing) {
     }
 }
 
-// At any time during the start: before the handshake, in it, before the first call.
+// Kills the program at any time during its start: before the handshake, in it, before the first call.
 TEST_F(ClientDeath, KillingAStartingProgramLeavesNothing) {
     std::mt19937 random(7);
     for (int round = 0; round < 12; ++round) {

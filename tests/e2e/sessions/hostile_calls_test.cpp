@@ -363,7 +363,7 @@ TEST_F(HostileCalls, SlabsOutsideTheWindowOrTooLargeAreRefused) {
     EXPECT_EQ(create(slab, 4 * kMiB), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(create(slab + 2 * kMiB, 2 * kMiB), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(create(slab + 2 * kMiB, 8 * kMiB), CUDA_ERROR_INVALID_VALUE);
-    // Within the window, but more than the device has.
+    // Inside the window, but larger than the device's memory.
     EXPECT_EQ(create(kBase + (4ull << 30), 60ull << 30), CUDA_ERROR_OUT_OF_MEMORY);
     // The same for slabs prepared in advance, whose result arrives only as a notice.
     const auto prepare = [&](std::uint64_t address, std::uint64_t bytes, int device = 0) {

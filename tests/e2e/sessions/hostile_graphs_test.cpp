@@ -618,7 +618,7 @@ TEST_F(HostileGraphs, RepeatedChangesTakeNoMemory) {
     expect_bounded(512 * kMiB);
 }
 
-// Most additions are not waited for. A refused one makes every use of the graph fail.
+// The client does not wait for most additions of nodes. A refused one makes every use of the graph fail.
 TEST_F(HostileGraphs, GraphWithARefusedNodeIsNotInstantiated) {
     const CUgraph graph = make_graph();
     const GraphNode wrong = typed(CU_GRAPH_NODE_TYPE_KERNEL);
@@ -638,7 +638,8 @@ TEST_F(HostileGraphs, GraphWithARefusedNodeIsNotInstantiated) {
     EXPECT_TRUE(client_->alive());
 }
 
-// Nor are most changes. A refused one makes the graph unusable until a later change of the node succeeds.
+// The client does not wait for most changes of nodes. A refused one makes the graph unusable until a later change of
+// the node succeeds.
 TEST_F(HostileGraphs, GraphWithARefusedChangeIsNotInstantiated) {
     const CUgraph graph = make_graph();
     CUgraphNode node = nullptr;

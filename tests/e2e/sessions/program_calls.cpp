@@ -187,7 +187,7 @@ int run_linker() {
     return 0;
 }
 
-// Makes a deferred call that the server refuses: of a pool's memory only the driver knows the bounds.
+// Makes a deferred call that the server refuses: only the driver knows the bounds of a pool's memory.
 class Failing {
   public:
     Failing() {

@@ -29,7 +29,7 @@ namespace gpupool::session_program {
 namespace {
 
 constexpr std::size_t kMiB = 1u << 20;
-// Sizes around the limits where another path is taken, and one of many pieces.
+// Sizes around the limits at which copies are sent in another way, and one of many pieces.
 constexpr std::size_t kSizes[] = {65'537, 128 * 1024 - 8, 128 * 1024, kMiB - 1, kMiB, kMiB + 100'000, 9 * kMiB + 24};
 constexpr std::size_t kLargest = 9 * kMiB + 24;
 

@@ -1,4 +1,4 @@
-// What a program meets whose server is of another version:
+// A program whose server may have another version:
 //
 //   versions   makes calls that not every version knows, twice each, and says "trim RESULT", "limit RESULT", "link
 //              RESULT", "granularity RESULT"; then does what every program does, and says "word NUMBER", which is 42

@@ -66,7 +66,7 @@ void FaultyProxy::accept() {
     }
 }
 
-// The frames up to the Hello, or up to what answers it.
+// Forwards the frames up to the Hello, or up to the answer to it.
 void FaultyProxy::pass_handshake(transport::Connection& from, transport::Connection& to, bool is_up) {
     const auto& change = is_up ? changes_.hello : changes_.welcome;
     while (change) {

@@ -21,7 +21,7 @@ class GraphTest : public DriverTest {
         position_ = upload(std::vector<int>{0});
     }
 
-    // A kernel that writes `value` to the log's next place; correct only when such kernels run one by one.
+    // A kernel that appends `value` to the log. It is correct only if such kernels run one after the other.
     CUDA_KERNEL_NODE_PARAMS appending(int value) {
         value_ = value;
         params_[0] = &log_;

@@ -1,4 +1,5 @@
-// Where the client's bulk data lands: in its place when it is expected, in a buffer when it arrives earlier.
+// Tests where the client's bulk data is received: at its destination if it is expected, in a buffer if it arrives
+// earlier.
 #include "server/worker/transfers/incoming.h"
 
 #include <gtest/gtest.h>
