@@ -112,7 +112,7 @@ std::string coverage_markdown() {
     const Coverage all = coverage();
     std::string text =
         "# Driver calls\n\n"
-        "<!-- Written by `gpupool coverage --markdown > docs/coverage.md`; a test holds the two together. -->\n\n"
+        "<!-- Written by `gpupool coverage --markdown > docs/coverage.md`; a test compares the two. -->\n\n"
         "Every symbol that `libcuda.so.1` of driver 580 exports, and how gpupool treats it.\n\n"
         "- *works (programs)*: these programs made the call, the call succeeded, and the programs verified their\n"
         "  results. `scripts/collect-evidence` gathers this. A call and its per-thread form count together,\n"
