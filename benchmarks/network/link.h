@@ -3,8 +3,8 @@
 // All connections share a link: their data is serialized on it, as on one cable. A Lane is one connection's path
 // through it. A lane's data keeps its order, and a lane with a slow receiver does not block other lanes.
 //
-// A part's transmission begins when it has entered and the link is free. It leaves when its last byte has been sent and
-// the delay has passed. Parts are small (part_bytes), so that a large transfer flows steadily.
+// A part's transmission begins when the part has entered and the link is free. The part leaves when its last byte has
+// been sent and the delay has passed. Parts are small (part_bytes), so that a large transfer flows steadily.
 //
 // A lane's data lies in one ring, which it is received into and sent from; only the sockets copy it again.
 //
@@ -50,9 +50,9 @@ class Link {
     Clock::time_point free_at_{};
 };
 
-// The amount of a connection's recent traffic. A connection with little traffic polls for the next data if processors
-// are to spare: a real network wakes no thread on the way, and waking a thread takes as long as a whole round trip.
-// Bulk data has many connections, whose polling threads would compete for processors.
+// The amount of a connection's recent traffic. A connection with little traffic polls for the next data if the process
+// has enough processors: a real network wakes no thread on the way, and waking a thread takes as long as a whole round
+// trip. Bulk data has many connections, whose polling threads would compete for processors.
 //
 // Threads: any.
 class Traffic {

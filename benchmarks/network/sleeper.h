@@ -1,7 +1,7 @@
 // Sleeps until a point in time, precisely and without keeping a processor busy.
 //
-// The kernel wakes a sleeper late, by a few microseconds to more than fifty, depending on the machine. So where
-// processors are to spare the sleeper spins at the end, for twice the kernel's recent lateness.
+// The kernel wakes a sleeper late, by a few microseconds to more than fifty, depending on the machine. So if the
+// process has enough processors the sleeper spins at the end, for twice the kernel's recent lateness.
 //
 // Ownership: none. Threads: one per Sleeper. Units: in the types. Errors: none.
 #pragma once
@@ -17,8 +17,8 @@ using Clock = transport::Clock;
 class Sleeper {
   public:
     void until(Clock::time_point when) noexcept;
-    // Polls `condition` for at most `budget`, and naps in between, short enough to be awake within `in_time` of the
-    // event. Returns its last value.
+    // Polls `condition` for at most `budget`, with short sleeps between polls, so that it notices the event within
+    // `in_time`. Returns the condition's last value.
     template <class Condition>
     bool poll_for(Condition condition, Clock::duration budget, Clock::duration in_time) {
         for (const auto begin = Clock::now(); Clock::now() - begin < budget; nap(in_time / 2 - lateness_)) {

@@ -1,4 +1,4 @@
-// The checksum, which every payload byte goes through twice.
+// The checksum, which both ends compute over every payload byte.
 #include <benchmark/benchmark.h>
 
 #include <vector>

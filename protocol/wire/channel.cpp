@@ -31,8 +31,8 @@ Channel::State::State(std::unique_ptr<transport::Connection> first, Receiver& to
     learn_connection();
 }
 
-// Decides which hand-overs between threads can be avoided, if processors are to spare: an appending thread sends by
-// itself if that is only a copy, and a waiting thread receives by itself if it can poll.
+// Decides which hand-overs between threads are avoided if the process has enough processors: an appending thread sends
+// itself if that is only a copy, and a waiting thread receives itself if it can poll.
 void Channel::State::learn_connection() {
     copies = connection->sends_by_copying() && spinning_pays();
     can_poll.store(connection->can_poll() && spinning_pays(), std::memory_order_relaxed);

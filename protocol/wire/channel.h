@@ -2,11 +2,10 @@
 //
 // Sending: any thread appends; the order of appends is the order on the wire (the session's total order). A thread of
 // the channel, the pump, drains the appended frames as fast as the connection accepts them: everything that accumulated
-// during one write goes into the next. If processors are to spare, the pump polls for more for some microseconds before
-// it sleeps. An appending thread sends by itself, together with everything appended before,
+// during one write goes into the next. If the process has enough processors (common/spin.h), the pump polls for more
+// for some microseconds before it sleeps. An appending thread itself sends, together with everything appended before,
 //   - if it will then wait for a reply (`Urgency::now`);
-//   - if processors are to spare (common/spin.h) and the pump sleeps or is just waking up: waking takes longer than
-//     sending;
+//   - if the process has enough processors and the pump sleeps or is just waking up: waking takes longer than sending;
 //   - if sending is only a copy (Connection::sends_by_copying()) and the peer keeps up, meaning that at most 512 frames
 //     are not acknowledged, whatever the pump does. It copies a single small frame while it holds the channel's lock
 //     (Connection::copy_whole()).
@@ -15,9 +14,9 @@
 //
 // Receiving: a thread of the channel, the reader, checks sequence and CRC (bulk data has none: frame.h), and calls the
 // `Receiver`. It never waits for the sending side, nor the sending side for it, so bulk data in both directions cannot
-// deadlock. If the transport can be polled and processors are to spare, a thread that waits for a frame may receive by
-// itself (`PollingReceiver`), which saves a hand-over from the reader: receiving is a role that one thread has at a
-// time.
+// deadlock. If the transport can be polled and the process has enough processors, a thread that waits for a frame may
+// receive it itself (`PollingReceiver`), which saves a hand-over from the reader: receiving is a role that one thread
+// has at a time.
 //
 // Resumption: if the connection breaks and `Limits::resume` is set, the channel stays usable: it goes on retaining
 // appends, and `attach()` with a new connection and the peer's last received sequence sends again what the peer lacks.

@@ -269,8 +269,8 @@ Status Channel::append_bulk(std::uint64_t transfer, std::uint64_t offset, std::s
     return {};
 }
 
-// Whether the appending thread sends a record of Urgency::soon by itself. Only if the peer keeps up: then the pump
-// would only add a detour; otherwise the pump sends many records at a time.
+// Whether the appending thread itself sends a record of Urgency::soon. Only if the peer keeps up: then the pump would
+// only add a detour; otherwise the pump sends many records at a time.
 bool Channel::State::sends_itself() const {
     return copies && outbox.retained() <= kMaxCopiedUnacknowledged;
 }
@@ -461,9 +461,9 @@ bool Channel::State::poll_for_work(UniqueLock& lock) {
 }
 
 // Waits briefly so that records gather into one batch. If sending costs next to nothing, the pump would otherwise send
-// every record by itself, and contend for the lock with the thread that appends them. If sending is a system call, many
-// records arrive during the call, but the first would be sent alone; and a thread that then waits for a reply would
-// have to wait for that call before its own, instead of sending both in one.
+// every record separately, and contend for the lock with the thread that appends them. If sending is a system call,
+// many records arrive during the call, but the first would be sent alone; and a thread that then waits for a reply
+// would have to wait for that call before its own, instead of sending both in one.
 void Channel::State::let_records_gather(UniqueLock& lock) {
     if (batch_left || stopping) {
         return;

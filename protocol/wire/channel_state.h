@@ -124,8 +124,8 @@ struct Channel::State {
     AdaptiveMutex mutex;
 
     std::shared_ptr<transport::Connection> connection GP_GUARDED_BY(mutex);
-    bool copies GP_GUARDED_BY(mutex) = false;           // the connection sends by copying, and processors are to spare
-    std::atomic<bool> can_poll{false};                  // the connection can be polled, and processors are to spare
+    bool copies GP_GUARDED_BY(mutex) = false;           // spinning pays, and the connection sends by copying
+    std::atomic<bool> can_poll{false};                  // spinning pays, and the connection can be polled
     std::uint64_t generation GP_GUARDED_BY(mutex) = 1;  // of `connection`
     Phase phase GP_GUARDED_BY(mutex) = Phase::open;
     std::optional<Error> error GP_GUARDED_BY(mutex);        // why it ended

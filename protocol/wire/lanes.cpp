@@ -383,8 +383,8 @@ void Lanes::end(const Error& cause) {
     (void)state_->finish(cause);
 }
 
-// Does not take the mutex, which a lane's thread may want before it ends: no lane is added any more, and none is
-// removed before this object is destroyed.
+// Does not take the mutex, which a lane's thread may have to take before it ends: no lane is added any more, and none
+// is removed before this object is destroyed.
 void Lanes::close() GP_NO_THREAD_SAFETY_ANALYSIS {
     end({ErrorCode::closed, "the data connections were closed"});
     for (const auto& lane : state_->lanes) {

@@ -1,10 +1,10 @@
-// Further connections of a session, which carry only bulk data: one TCP connection reaches about 4 GB/s, eight reach
-// what the machine can do. Any transport::Connection can be a lane.
+// Further connections of a session, which carry only bulk data: one TCP connection carries about 4 GB/s, eight carry as
+// much as the machine can. Any transport::Connection can be a lane.
 //
 // Sending: pieces go into one queue, from which every idle lane takes the next, so that a slow lane takes fewer. A
 // piece is one frame. It is sent from its own memory and received into its destination; its headers have a CRC, its
-// data has none (frame.h). The sender compresses it first if that is faster on this line (piece_packer.h).
-// Receiving never waits for sending, nor one lane for another, so that data in both directions cannot deadlock.
+// data has none (frame.h). The sender compresses it first if that is faster on this network (piece_packer.h). Receiving
+// never waits for sending, nor one lane for another, so that data in both directions cannot deadlock.
 //
 // Order: pieces are numbered as they are queued, and land in any order. A record that must not be acted on before them
 // carries the number of the last piece on the session's own connection (sent_up_to() of the sender, wait_landed() of

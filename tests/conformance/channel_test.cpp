@@ -143,8 +143,8 @@ TEST_P(Channels, WritesCarryManyFrames) {
     ASSERT_TRUE(eventually([&] { return pair.server.counters().bytes_received >= kCount * 8; }));
 }
 
-// A producer on a transport that copies sends each record by itself only while little is unacknowledged. Then it
-// batches.
+// On a transport that copies, the appending thread sends each record at once as long as little is unacknowledged.
+// Beyond that the pump sends batches.
 TEST(CopyingChannel, BatchesRecordsWhenThePeerLags) {
     constexpr std::uint64_t kCount = 10'000;
     for (const Transport& transport : all_transports()) {

@@ -1,4 +1,4 @@
-// What every implementation of Connection and Listener must do, whatever its transport.
+// What every implementation of Connection and Listener must do.
 #include <gtest/gtest.h>
 
 #include <chrono>

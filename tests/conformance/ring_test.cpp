@@ -1,5 +1,5 @@
-// The ring of bytes by itself: over one mapping, so that a sanitizer sees both sides, and with a hostile other side
-// that writes false indices to its half of the control block.
+// The ring of bytes alone: over one mapping, so that a sanitizer sees both sides, and with a hostile other side that
+// writes false indices to its half of the control block.
 #include "protocol/transport/shm/ring.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Fuzzes the daemon's readers: a Hello from a stranger, and the messages on a supervision socket.
+// Fuzzes the daemon's readers: of a Hello from an unknown peer, and of messages on a supervision socket.
 //
 // The input is used as it is, and as a difference to a valid message, since random bytes alone are refused at their
 // first pointer.

@@ -122,7 +122,7 @@ void read_lists(std::span<const std::byte> input) {
         for (const codec::Known& known : lists->calls) {
             const bool named = !agreement.why_not(known.number, codec::Ends::Side::server).empty();
             if (named == agreement.has(known.number)) {
-                std::abort();  // usable or not, and the log can say which
+                std::abort();  // a call must be usable or have a reason why not, never both
             }
         }
     }

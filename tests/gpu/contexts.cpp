@@ -181,7 +181,7 @@ void destroyed(CUdevice device) {
     DRIVER_OK(cuCtxDestroy(observer));
 }
 
-// Objects of one context need not outlive it for the next one.
+// Creates one context after another. The objects of a context may end with it.
 void one_after_another(CUdevice device) {
     for (int round = 0; round < 3; round++) {
         const CUcontext context = create(device);

@@ -1,5 +1,5 @@
-// Events that a launch records by its attributes: when all blocks have begun, or when all have triggered the event,
-// which without an explicit trigger is when they have ended. They are recorded as by cuEventRecord in the launch's
+// Events that a launch records by its attributes: when all blocks have begun, or when all have triggered the event;
+// without an explicit trigger that is when they have ended. They are recorded as by cuEventRecord in the launch's
 // stream: later queries, waits and captures refer to that record. Whether a waiter continues before the kernel has
 // ended is printed and not judged.
 #include <array>

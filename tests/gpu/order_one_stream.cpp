@@ -142,7 +142,7 @@ void launch_mixed(CUfunction append, std::list<Log>& logs, unsigned rounds) {
         for (Log& log : logs) {
             DRIVER_OK(launch(append, 1, 1, streams[at++], log.tickets, log.capacity, log.next, ticket));
         }
-        if (ticket % 100 == 99) {  // after the last stream's launch, work of the other streams that waits for it
+        if (ticket % 100 == 99) {  // after the last stream's launch, gives the other streams work that waits for it
             DRIVER_OK(cuEventRecord(event, streams.back()));
             for (std::size_t other = 0; other + 1 < streams.size(); other++) {
                 DRIVER_OK(cuStreamWaitEvent(streams[other], event, 0));

@@ -1,4 +1,4 @@
-// Shared by all test programs: one printed line per check, and an exit status that tells whether all checks passed.
+// Shared by all test programs: one printed line per check, and an exit status that says whether all checks passed.
 //
 // Purpose: when forwarding is wrong, a line names the failed check, and the lines are the same natively and forwarded.
 // Ownership: process-wide counters. Threads: all functions may be called from any thread. Errors: a failed check is

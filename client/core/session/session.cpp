@@ -516,7 +516,7 @@ void Session::on_lanes_ended(const Error& cause) {
 
 void Session::lose(const Error& cause) {
     if (!lost_.exchange(true)) {
-        // The program only gets an error code; tell its user what happened.
+        // The program only gets an error code; this message says to its user what happened.
         std::fprintf(stderr, "gpupool: the session with %s is lost: %s\n", server_.c_str(), cause.message.c_str());
         log::error("the session with {} is lost: {}", server_, cause.message);
     }

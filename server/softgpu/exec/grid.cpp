@@ -187,7 +187,7 @@ HelperPool::HelperPool() {
             std::thread([this] { loop(); }).detach();
         }
     } catch (const std::system_error&) {
-        // Use the threads that were created; the stream's own thread does the rest.
+        // Continue with the threads that were created; the stream's own thread does the rest.
     }
 }
 

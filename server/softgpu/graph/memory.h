@@ -39,7 +39,7 @@ class GraphMemory : public std::enable_shared_from_this<GraphMemory> {
 
     std::uint64_t address() const noexcept { return address_; }
     std::uint64_t size_bytes() const noexcept { return size_bytes_; }
-    // Follows the calls made, not what has run: a launch sets it, and a free outside of the graph clears it.
+    // Changes when calls are made, not when work runs: a launch sets it, and a free outside of the graph clears it.
     bool held() const noexcept { return held_.load(); }
     void set_held(bool held) noexcept { held_.store(held); }
     bool instantiated() const noexcept { return instantiated_.load(); }

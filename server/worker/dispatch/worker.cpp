@@ -280,7 +280,7 @@ void Worker::note_poll(std::chrono::steady_clock::time_point now) {
     }
 }
 
-// The dispatcher receives by itself, which saves waking it, or at least the hand-over between two processors.
+// The dispatcher itself receives, which saves waking it, or at least the hand-over between two processors.
 void Worker::poll_for_frames() {
     if (!receiver_) {
         receiver_.emplace(*channel_);

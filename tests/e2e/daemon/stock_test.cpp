@@ -1,4 +1,4 @@
-// StockPlan by itself: which workers the stock should hold.
+// Tests StockPlan alone: which workers the stock should have.
 
 #include "server/daemon/stock.h"
 

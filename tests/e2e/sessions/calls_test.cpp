@@ -118,7 +118,7 @@ TEST_F(Calls, FailedCallsInACaptureGiveNoGraph) {
 }
 
 TEST_F(Calls, DeferredCallsDoNotAllocate) {
-    // Over shared memory with processors to spare, the thread that makes a call also sends it.
+    // Over shared memory, if the process has enough processors, the thread that makes a call also sends it.
     for (const std::vector<std::string>& environment :
          {std::vector<std::string>{}, {"GPUPOOL_TRANSPORT=shm", "GPUPOOL_SPIN=always"}}) {
         // Per 10,000 calls. Stream-ordered frees put a fence behind every so many blocks.

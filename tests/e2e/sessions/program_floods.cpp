@@ -10,7 +10,7 @@
 // A mode that uses far more streams than a session may have at a time, one after the other:
 //   stream_flood
 //
-// A mode that downloads for some seconds, faster than a slow line carries:
+// A mode that downloads for some seconds, faster than a slow network:
 //   download_flood
 
 #include <dlfcn.h>

@@ -13,7 +13,7 @@ constexpr double kGigabit = 8, kLoopback = 0.3;  // nanoseconds per byte
 
 class PackingChoiceTest : public ::testing::Test {
   protected:
-    // Records that `wire_bytes` were sent over a line that takes `line_ns` per byte.
+    // Records that `wire_bytes` were sent over a network that takes `line_ns` per byte.
     void went(double line_ns, std::size_t wire_bytes = kPiece, bool behind = true) {
         choice_.sent(wire_bytes, behind, Duration(line_ns * static_cast<double>(wire_bytes)));
     }

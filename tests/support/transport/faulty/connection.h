@@ -1,6 +1,6 @@
 // A decorator that makes any Connection misbehave, reproducibly for a seed.
 //
-// It delays, throttles and corrupts what is sent, and cuts and splits in both directions. Wrap both ends for a line
+// It delays, throttles and corrupts what is sent, and cuts and splits in both directions. Wrap both ends for a network
 // that is slow in both directions. For tests and benchmarks.
 //
 // Ownership: owns the connection it wraps. Threads: as for Connection; a delayed or throttled connection has a thread
