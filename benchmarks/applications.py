@@ -298,7 +298,7 @@ def main():
         try:
             value = function()
         except ImportError as missing:
-            print(f"{name} left out: {missing}", flush=True)
+            print(f"{name} omitted: {missing}", flush=True)
             continue
         torch.cuda.empty_cache()
         results[name] = (value, unit)

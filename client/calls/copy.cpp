@@ -259,7 +259,7 @@ void each_part(const CUDA_MEMCPY3D& c, const HostSide& side, std::uint64_t offse
                           std::size_t count) { visit(side.row(row, slice) + within, done, count); });
 }
 
-// The address range from the begin of the first row to the end of the last one.
+// The address range from the beginning of the first row to the end of the last one.
 std::pair<std::uint64_t, std::uint64_t> extent_of(const CUDA_MEMCPY3D& c, const HostSide& side) {
     return {reinterpret_cast<std::uint64_t>(side.row(0, 0)),
             reinterpret_cast<std::uint64_t>(side.row(c.Height - 1, c.Depth - 1)) + c.WidthInBytes};

@@ -46,7 +46,7 @@ std::string program_list(std::string_view programs) {
         names.push_back(programs.substr(0, end));
         programs.remove_prefix(end == std::string_view::npos ? programs.size() : end + 1);
     }
-    // Programs that ran on a real GPU first: they are stronger evidence, and must not be among those left out.
+    // Programs that ran on a real GPU first: they are stronger evidence, and must not be among those omitted.
     std::stable_partition(names.begin(), names.end(),
                           [](std::string_view name) { return !name.ends_with("@software"); });
     std::string text;

@@ -35,6 +35,10 @@ FOUND = [
     "The dispatcher stays out.",
     "On the word of the worker.",
     "More than all else together.",
+    "A value that makes no sense is refused.",
+    "An error where it cannot be had.",
+    "If processors are to spare, it polls.",
+    "Pools of the program's making.",
 ]
 LEFT_ALONE = [
     "A thread that waits is woken.",
@@ -49,6 +53,9 @@ LEFT_ALONE = [
     "Users who run several programs.",
     "The message tells the client which lease it has.",
     "A buffer of what the kernel prints.",
+    "The check makes sense only with a GPU.",
+    "Memory to spare is kept for the next allocation.",
+    "It is making progress.",
 ]
 
 

@@ -178,7 +178,7 @@ void Timeline::finish(std::uint64_t now_ns, std::string_view missing_elsewhere) 
     if (dropped_ != 0 || !missing_elsewhere.empty()) {
         append(fmt::format(
             "{{\"ph\":\"i\",\"s\":\"g\",\"pid\":{},\"tid\":{},\"ts\":{},\"cat\":\"trace\",\"name\":"
-            "\"incomplete: {} events beyond the limit of {} left out{}\"}},\n",
+            "\"incomplete: {} events beyond the limit of {} omitted{}\"}},\n",
             id_of(Actor::program), process_, microseconds(now_ns), dropped_, max_events_, escape(missing_elsewhere)));
     }
     finished_ = true;

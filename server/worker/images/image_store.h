@@ -5,9 +5,9 @@
 // to a temporary name and renames the file, so no reader sees half of one. Nothing is forced to disk, because a file
 // that a crash damages is detected. Several sessions and daemons may use a store at the same time.
 //
-// The limit holds for all tenants together. Above it, the tenant that uses most gives up its least recently used image
-// first (a file's modification time is that of its last use). A file counts with the disk space that it takes, at least
-// kLeastFileBytes; and no tenant keeps more than kMaxFiles.
+// The limit holds for all tenants together. Above it, the least recently used images of the tenant that uses most are
+// removed first (a file's modification time is that of its last use). A file counts with the disk space that it takes,
+// at least kLeastFileBytes; and no tenant keeps more than kMaxFiles.
 //
 // Ownership: a thread of the store's own writes.
 // Threads: any.

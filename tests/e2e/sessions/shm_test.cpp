@@ -363,7 +363,7 @@ TEST_F(Sharing, AddressInUseByTheWorkerIsNotSupported) {
     EXPECT_TRUE(client_->alive());
 }
 
-// The worker would allocate its pages, on the server's account.
+// Otherwise the worker would allocate the pages, charged to the server.
 TEST_F(Sharing, SparseMemoryIsRefused) {
     ASSERT_EQ(::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, kBytes / 2, 4096), 0);
     EXPECT_EQ(share(file_.get(), address_, kBytes), CUDA_ERROR_OUT_OF_MEMORY);
