@@ -51,8 +51,8 @@ class Connection {
     virtual Copied copy_whole(std::span<const ConstBuffer> /*buffers*/) noexcept { return Copied::nothing; }
     virtual void wake_peer() noexcept {}
 
-    // Receives at least one byte into `buffer`, as much as has arrived; blocks until there is one. An empty buffer is a
-    // bug of the caller. `ErrorCode::closed` if the peer ended the stream in an orderly way.
+    // Receives at least one byte into `buffer`, as much as has arrived; blocks until there is one. The caller must not
+    // pass an empty buffer. `ErrorCode::closed` if the peer ended the stream in an orderly way.
     virtual Result<std::size_t> receive(MutableBuffer buffer) = 0;
 
     // ---- Polling. A thread that waits for data may receive it itself, which saves a hand-over from the reader. The

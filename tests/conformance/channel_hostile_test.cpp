@@ -45,7 +45,7 @@ Bytes patched(Bytes bytes, std::size_t at, std::uint16_t value) {
     return bytes;
 }
 
-// whether the channel may resume, which must not help a hostile peer
+// The parameter: whether the channel may resume, which must not help a hostile peer.
 class HostilePeer : public ::testing::TestWithParam<bool> {
   protected:
     void SetUp() override {

@@ -17,7 +17,7 @@ namespace gpupool::client {
 namespace {
 
 constexpr int kFirstExchanges = 8;
-// after this time no further exchange starts, because slow exchanges are few
+// No further exchange starts after this time, so that a slow network does not delay the program by all of them.
 constexpr std::uint64_t kExchangeForNs = 50'000'000;
 
 constexpr std::uint64_t kApartNs = 2;

@@ -31,7 +31,7 @@ class StreamWatches {
     }
     // Queries the streams if it is time to, and notifies the client of those that are complete. True if one is.
     bool poll();
-    // Notifies the client that the stream is complete (success), or that it has to ask (any other result).
+    // Notifies the client that the stream is complete (success), or that the client has to query it (any other result).
     void notify(const StreamName& stream, std::uint64_t command, CUresult result);
 
   private:

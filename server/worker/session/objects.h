@@ -152,7 +152,7 @@ struct ContextState {
     std::vector<HostFunctionWord> spare_words;
 
     // The result to notify the client of when work has ended with `result`. If an error is latched it is
-    // CUDA_ERROR_NOT_READY, so that the client asks, and the reply reports the error.
+    // CUDA_ERROR_NOT_READY, so that the client sends a query, whose reply reports the error.
     [[nodiscard]] CUresult result_to_notify(CUresult result) const {
         const bool any_latched = streams_latched != 0 || latched != CUDA_SUCCESS || latched_by_ended != CUDA_SUCCESS;
         return result == CUDA_SUCCESS && any_latched ? CUDA_ERROR_NOT_READY : result;
