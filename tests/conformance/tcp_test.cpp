@@ -162,7 +162,7 @@ TEST(Tcp, TriesEveryAddressOfAName) {
     ASSERT_TRUE(client.ok()) << client.error().message;
 }
 
-TEST(Tcp, RefusedConnectionSaysSo) {
+TEST(Tcp, RefusedConnectionIsReported) {
     std::uint16_t port = 0;
     {
         auto listener = tcp::listen({"127.0.0.1", 0});
@@ -202,13 +202,13 @@ TEST(Tcp, UnansweredConnectionTimesOut) {
     EXPECT_LT(Clock::now() - before, 3s);
 }
 
-TEST(Tcp, UnknownNameSaysSo) {
+TEST(Tcp, UnknownNameIsReported) {
     const auto client = tcp::connect({"no-such-host.invalid", 9470}, Clock::now() + 10s);
     ASSERT_FALSE(client.ok());
     EXPECT_NE(client.error().message.find("no-such-host.invalid"), std::string::npos);
 }
 
-TEST(Tcp, OccupiedPortSaysSo) {
+TEST(Tcp, OccupiedPortIsReported) {
     auto first = tcp::listen({"127.0.0.1", 0});
     ASSERT_TRUE(first.ok());
     const auto second = tcp::listen(*Endpoint::parse((*first)->address()));

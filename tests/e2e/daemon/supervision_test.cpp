@@ -262,7 +262,7 @@ class SupervisorTest : public ::testing::Test {
     std::thread thread_;
 };
 
-TEST_F(SupervisorTest, ItsOwnDelayDoesNotCountAsTheWorkersSilence) {
+TEST_F(SupervisorTest, OwnDelayDoesNotCountAsTheWorkersSilence) {
     const auto client = open_session();
     supervisor_->admit(std::make_unique<SlowPeer>(3 * config_.worker_silence_timeout), admission_of({.lane = true}));
     ASSERT_TRUE(supervisor_->status()) << "answered after the slow peer's refusal";
