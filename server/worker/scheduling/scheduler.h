@@ -98,7 +98,7 @@ class Scheduler {
     // Makes `context` current for the driver calls that follow on this thread.
     CUresult enter(const ContextState* context);
 
-    // May work for `stream` go to the driver now? Must be asked before any is issued that was not held.
+    // May work for `stream` go to the driver now? Call this before issuing work that was not held.
     bool may_issue(StreamState& stream, std::uint32_t cost = 1);
 
     // Accounts for work that was given to the driver for `stream`, and makes a mark when one is due.
