@@ -35,8 +35,8 @@ struct Knowledge {
 };
 const Knowledge& own_knowledge();
 
-// Lists as bytes, and back. A peer's list is refused if it has more than kMaxKnown entries, or if their numbers are not in
-// ascending order.
+// Lists as bytes, and back. A peer's list is refused if it has more than kMaxKnown entries, or if their numbers are not
+// in ascending order.
 inline constexpr std::size_t kMaxKnown = 4096;
 inline std::span<const std::byte> known_bytes(const std::vector<Known>& list) {
     return std::as_bytes(std::span(list));
