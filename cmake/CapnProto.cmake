@@ -3,7 +3,8 @@
 # The packaged libcapnp.a and libkj.a have initial-exec thread-local relocations, so they cannot be linked into our
 # libcuda.so.1, which may need nothing but glibc's libraries at run time. The few sources that read and write messages
 # are therefore compiled here (CAPNP_LITE: no RPC, no reflection, no I/O loop). scripts/install-dependencies puts them
-# into .deps/capnproto; GPUPOOL_CAPNPROTO_SOURCE names another folder. The schema compiler `capnp` is the distribution's.
+# into .deps/capnproto; GPUPOOL_CAPNPROTO_SOURCE names another folder. The schema compiler `capnp` is the
+# distribution's.
 #
 #   gpupool_capnp                                the library
 #   gpupool_capnp_schema(target a.capnp ...)     a library of the code generated from the schemas, included by their
@@ -26,7 +27,8 @@ if(NOT CAPNP_EXECUTABLE OR NOT CAPNPC_CXX_EXECUTABLE)
   message(FATAL_ERROR "`capnp` is not installed: run scripts/install-dependencies, or install the package capnproto")
 endif()
 
-# The generator and the headers must have the same version. Checked here because the compiler's message would be unclear.
+# The generator and the headers must have the same version. Checked here because the compiler's message would be
+# unclear.
 file(STRINGS "${_capnp_src}/capnp/common.h" _capnp_lines REGEX "#define CAPNP_VERSION_(MAJOR|MINOR|MICRO) ")
 string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*MICRO ([0-9]+).*" "\\1.\\2.\\3" _capnp_source_version
        "${_capnp_lines}")

@@ -8,8 +8,8 @@
 #       sanitized. Sources include shared headers by their path in the source tree. The target's property
 #       GPUPOOL_PROGRAM is the program's path.
 #
-# CUDA 12 is an installed toolkit, or the parts that scripts/install-dependencies fetches: nvcc 12.4 with its headers and
-# its shared libcudart (.deps/nvcc12), and the static libcudart of 12.9 (.deps/cuda12), since that of 12.4 is not
+# CUDA 12 is an installed toolkit, or the parts that scripts/install-dependencies fetches: nvcc 12.4 with its headers
+# and its shared libcudart (.deps/nvcc12), and the static libcudart of 12.9 (.deps/cuda12), since that of 12.4 is not
 # available separately. Without both there are no programs for CUDA 12.
 
 set(GPUPOOL_CUDA13_ROOT "" CACHE PATH "A CUDA 13.0 toolkit (bin/nvcc, include/cuda.h); empty: find one")

@@ -55,7 +55,8 @@ if(GPUPOOL_SANITIZE)
   endif()
 endif()
 
-# A faster linker, if one is installed, for builds that are only tested. The distribution's default linker links bundles.
+# A faster linker, if one is installed, for builds that are only tested. The distribution's default linker links
+# bundles.
 if(GPUPOOL_SANITIZE)
   include(CheckLinkerFlag)
   foreach(linker mold lld)
@@ -67,8 +68,8 @@ if(GPUPOOL_SANITIZE)
   endforeach()
 endif()
 
-# The sanitizer's runtime library, or empty. A program without the sanitizer can load a library that was built with it if
-# this runtime is preloaded: LD_PRELOAD=${GPUPOOL_SANITIZER_RUNTIME}.
+# The sanitizer's runtime library, or empty. A program without the sanitizer can load a library that was built with it
+# if this runtime is preloaded: LD_PRELOAD=${GPUPOOL_SANITIZER_RUNTIME}.
 set(GPUPOOL_SANITIZER_RUNTIME "")
 if(GPUPOOL_SANITIZE MATCHES "address|thread")
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -148,8 +149,8 @@ function(gpupool_library name)
   target_link_libraries(${name} PUBLIC gpupool_flags)
 endfunction()
 
-# Builds everything that the tests with the label "threads" run, so that ThreadSanitizer needs no full build. gpupool_test
-# adds its tests; other tests add their programs themselves.
+# Builds everything that the tests with the label "threads" run, so that ThreadSanitizer needs no full build.
+# gpupool_test adds its tests; other tests add their programs themselves.
 add_custom_target(thread_tests)
 
 # Exists only for its precompiled headers, which the tests reuse. It is an executable because the tests are: headers can
@@ -171,8 +172,8 @@ function(gpupool_test name)
   target_link_libraries(${name} PRIVATE ${ARG_LINKS} gpupool_flags GTest::gtest_main)
   gpupool_precompile(${name} REUSE_FROM gpupool_test_headers)
   if(GPUPOOL_PRECOMPILE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # gcc hides these warnings in system headers, but not in precompiled ones, where they are false (std::string). Builds
-    # without precompiled headers have the warnings.
+    # gcc hides these warnings in system headers, but not in precompiled ones, where they are false (std::string).
+    # Builds without precompiled headers have the warnings.
     target_compile_options(${name} PRIVATE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
   endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})

@@ -6,7 +6,7 @@ FROM debian:bookworm-slim
 COPY bin/gpupool bin/gpupoold bin/gpupool-worker /opt/gpupool/bin/
 COPY lib/ /opt/gpupool/lib/
 COPY LICENSE /opt/gpupool/LICENSE
-# The folder is added to PATH, instead of links to its programs, because each program finds the others relative to itself.
+# PATH names the folder itself: through links elsewhere the programs would not find each other.
 ENV PATH=/opt/gpupool/bin:$PATH
 
 # The server's address; override with `docker run -e GPUPOOL_SERVER=HOST:PORT`.

@@ -9,7 +9,7 @@ ENV NVIDIA_VISIBLE_DEVICES=all \
 COPY bin/ /opt/gpupool/bin/
 COPY lib/ /opt/gpupool/lib/
 COPY LICENSE /opt/gpupool/LICENSE
-# The folder is added to PATH, instead of links to its programs, because each program finds the others relative to itself.
+# PATH names the folder itself: through links elsewhere the programs would not find each other.
 ENV PATH=/opt/gpupool/bin:$PATH
 
 # The server opens no system file and no port below 1024, so it needs no privilege. A volume mounted at

@@ -66,7 +66,7 @@ struct Report {
   peer @5 :Text;
   client @6 :Session.ClientInfo;
   memoryQuotaBytes @7 :UInt64;
-  deviceUuids @8 :List(Text);        # of the devices that memoryUsed counts: a session may see only some of the server's
+  deviceUuids @8 :List(Text);        # of the devices in memoryUsed: a session may see only some
   sessionToken @9 :Data;             # lets a restarted daemon admit this session's lanes
   maxLanes @10 :UInt32;
   context @11 :Bool;                 # in stock: it holds a context, as Preparation requested
