@@ -62,9 +62,9 @@ class Traffic {
             large_at_.store(Clock::now(), std::memory_order_relaxed);
         }
     }
-    // Polls `condition` for at most kPollTime, always the same, so that a round trip does not depend on earlier ones
-    // (as with a Spin). Returns its last value. New data is due after `delay`, so polls may be that far apart: in a
-    // real network no processor is busy meanwhile.
+    // Polls `condition` for at most kPollTime. Unlike a Spin's, this time is constant, so that a round trip does not
+    // depend on earlier ones. Returns its last value. New data is due after `delay`, so polls may be that far apart: in
+    // a real network no processor is busy meanwhile.
     template <class Condition>
     bool poll_for(Condition condition, Sleeper& sleeper, Clock::duration delay) const {
         if (!spinning_pays() || Clock::now() - large_at_.load(std::memory_order_relaxed) < kBulkGoesOnFor) {

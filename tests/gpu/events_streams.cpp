@@ -385,7 +385,8 @@ void polled_beside_legacy_and_prints(const Words& words, const Kernels& kernels)
     DRIVER_OK(cuModuleUnload(module));
 }
 
-// Every way to learn that work is complete also covers its stream, even if that was found busy before.
+// Every way to learn that work is complete also shows that its stream is complete, even if a query found the stream
+// busy before.
 void found_busy_and_waited_for(const Words& words, const Kernels& kernels) {
     CUstream working = nullptr, releasing = nullptr, behind = nullptr;
     CUevent event = nullptr;

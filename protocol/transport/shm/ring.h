@@ -47,7 +47,7 @@ class RingWriter {
     // Continues where the previous writer stopped, according to the control block.
     explicit RingWriter(RingMemory memory) noexcept;
 
-    // Whether nothing was ever written, and none claimed to be read.
+    // True if the indices show that nothing was written or read yet.
     [[nodiscard]] bool unused() const noexcept { return written_ == 0 && read_ == 0; }
 
     // Copies as much of `data` as there is room for, and returns that size. The reader sees it after publish().

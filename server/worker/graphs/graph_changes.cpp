@@ -6,8 +6,8 @@
 namespace gpupool::worker {
 namespace {
 
-// Waiting changes of one executable at which the client is throttled, and at which it is released. Natively a thread
-// that launches the executable so often would block by then, because the driver's queue is full of its nodes.
+// The numbers of waiting changes of one executable at which the client is throttled and released. On a local GPU, a
+// thread that launches the executable so often would block by then, because the driver's queue is full of its nodes.
 constexpr std::uint64_t kThrottleChangesAt = 4096, kReleaseChangesAt = 1024;
 
 void set_throttled(Worker& worker, GraphExec& graph, std::uint64_t client, bool throttled) {

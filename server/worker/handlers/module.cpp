@@ -12,8 +12,8 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// An image in the form that the driver takes. Containers that travelled in a row become a wrapper that refers to the
-// later ones, which the driver links.
+// An image in the form that the driver takes. Containers that were sent one after the other become a wrapper that
+// refers to the later ones, which the driver links.
 class Loadable {
   public:
     explicit Loadable(ImageBytes image) : image_(std::move(image)) {

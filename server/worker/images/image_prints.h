@@ -12,7 +12,7 @@
 
 namespace gpupool::worker {
 
-// `image`: as Images holds it, possibly several containers in a row.
+// `image`: in the form of Images, possibly several containers one after the other.
 bool image_prints(fatbin::Bytes image);
 
 }  // namespace gpupool::worker

@@ -264,7 +264,7 @@ TEST_F(HostileCalls, ContextBeingDestroyedAcceptsNoWork) {
     EXPECT_TRUE(client_->alive());
 }
 
-// A handle contains its kind, so a name of one kind cannot be given to an object of another, and no name is given
+// A handle contains its kind, so a client cannot give a handle of one kind to an object of another, nor the same handle
 // twice.
 TEST_F(HostileCalls, NamesOfTheWrongKindAreRefused) {
     CUDA_ARRAY_DESCRIPTOR descriptor{16, 0, CU_AD_FORMAT_FLOAT, 1};

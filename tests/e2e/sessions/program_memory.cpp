@@ -167,7 +167,7 @@ void use_pool_of_waiting_streams() {
     expect_all("after a pool of waiting streams");
 }
 
-// Created, mapped, and released as usual: mapped memory still counts.
+// Creates memory, maps it, and releases the handle, as usual. Mapped memory still counts.
 void use_mappings() {
     constexpr std::size_t kPart = 16 * kMiB, kParts = kQuota / kPart;
     CUdeviceptr place = 0;
@@ -186,7 +186,7 @@ void use_mappings() {
     }
     expect(driver.cuMemCreate(&handle, kPart, &properties, 0) == CUDA_ERROR_OUT_OF_MEMORY, "cuMemCreate beyond");
     must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
-    // Retained by its address: the memory lives, and counts, as long as the mapping or the handle exists.
+    // Gets another handle by the address. The memory exists, and counts, as long as the mapping or a handle does.
     must(driver.cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(place)), "cuMemRetainAllocationHandle");
     must(driver.cuMemUnmap(place, kQuota), "cuMemUnmap");
     expect(free_bytes() == kQuota - kPart, "retained");
@@ -213,7 +213,7 @@ void use_arrays() {
         must(driver.cuArrayDestroy(each), "cuArrayDestroy");
     }
     expect_all("after arrays");
-    // Counted as what the driver allocates, which is in tiles.
+    // An array counts as the tiles that the driver allocates.
     const CUDA_ARRAY3D_DESCRIPTOR deep{1, 1, 16384, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0};
     must(driver.cuArray3DCreate(&array, &deep), "cuArray3DCreate");
     expect(free_bytes() == kQuota - 8 * kMiB, "an array of many slices");
