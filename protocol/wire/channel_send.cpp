@@ -145,7 +145,7 @@ Channel::State::AppendTicket::~AppendTicket() {
 }
 
 // Returns what must be done, after releasing the lock, to make the pump notice appended frames: notify it if it sleeps,
-// set the flag if it polls. While it runs it notices by itself.
+// set the flag if it polls. While it runs it notices them anyway.
 Channel::State::PumpWakeup Channel::State::prepare_wakeup() {
     switch (pump_state) {
         case PumpState::polling: pump_state = PumpState::running; return PumpWakeup::set_flag;
@@ -495,8 +495,8 @@ void Channel::State::run_pump() {
             }
             continue;
         }
-        // After activity the pump dozes for a moment, as the timer of acknowledgements that find no frame to carry
-        // them. In a steady exchange no thread then has to wake it for them.
+        // After activity the pump dozes for a moment, and then sends an acknowledgement that no frame has carried by
+        // then. So in a steady exchange no thread has to wake it for acknowledgements.
         const bool owes_ack = phase == Phase::open && received > acknowledged_to_peer;
         const bool lightly = phase == Phase::open && (owes_ack || !lingered);
         const auto woken = [&]() GP_REQUIRES(mutex) { return pump_state == PumpState::waking || stopping; };

@@ -150,8 +150,7 @@ void Worker::stop(const std::string& why) {
     inbox.close();
 }
 
-// The client's fault is logged now: a client on a slow line may take longer to close than the process has until it
-// ends.
+// Logs the client's fault at once: the process may end before a client on a slow network has closed its connection.
 void Worker::refuse(const std::string& why) {
     if (!ending_) {
         log::warn("the session is ended: {}", why);

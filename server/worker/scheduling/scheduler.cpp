@@ -139,7 +139,7 @@ void Scheduler::release_client(StreamState& stream) {
     }
 }
 
-// Releases also streams whose limit has grown because others hold less.
+// Also releases streams whose limit has grown because others hold less.
 void Scheduler::release_clients() {
     for (std::size_t i = 0; throttled_streams_ != 0 && i < busy_.size(); ++i) {
         release_client(*busy_[i]);

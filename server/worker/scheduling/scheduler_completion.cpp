@@ -454,8 +454,8 @@ void Scheduler::when_complete(StreamState& stream, Action action) {
         return;
     }
     if (stream.held.empty() && !full(stream, 1)) {
-        // The last mark will do if nothing was issued since: for the legacy stream, to no stream of the context,
-        // because it would wait for the others as well.
+        // The last mark suffices if nothing was issued since: to the stream, or, for the legacy stream, to any stream
+        // of the context, because the legacy stream also waits for the others.
         if (stream.marks.made_at == stream.context->submissions || (!stream.legacy && stream.unmarked == 0)) {
             at_mark(stream, std::move(action));
         } else {
