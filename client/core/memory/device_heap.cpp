@@ -4,15 +4,9 @@
 #include <utility>
 
 #include "client/core/tracing/trace.h"
+#include "common/round_up.h"
 
 namespace gpupool::client {
-namespace {
-
-std::uint64_t round_up(std::uint64_t value, std::uint64_t step) {
-    return (value + step - 1) / step * step;
-}
-
-}  // namespace
 
 CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
     constexpr std::uint64_t kMaxBytes = 1ull << 46;

@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstring>
 
+#include "common/round_up.h"
+
 namespace gpupool::softgpu {
 namespace {
 
@@ -13,7 +15,7 @@ constexpr std::uint32_t kConstantFlag = 0x80000000U;
 constexpr std::uint32_t kMaxRegisterBytes = std::uint32_t{64} << 20;
 
 std::uint32_t align_up(std::uint64_t value, std::uint64_t alignment) {
-    return static_cast<std::uint32_t>((value + alignment - 1) / alignment * alignment);
+    return static_cast<std::uint32_t>(round_up(value, alignment));
 }
 
 bool is_wide(Slot kind) {
