@@ -72,10 +72,6 @@ CUresult move_dependents(const driver::Api& api, CUgraph graph, CUgraphNode node
     return result;
 }
 
-bool is_host(const CUmemorytype& type) {
-    return codec::number_of(type) == CU_MEMORYTYPE_HOST;
-}
-
 codec::GraphCopyNotice rows_of(const CUDA_MEMCPY3D& copy, bool from_client) {
     codec::GraphCopyNotice rows{};
     rows.memory = host_memory_number(codec::to_wire(from_client ? copy.srcHost : copy.dstHost));
