@@ -375,6 +375,16 @@ const ModuleVariable* CompiledModule::find_variable(std::string_view name) const
     return nullptr;
 }
 
+std::vector<const CompiledFunction*> CompiledModule::entries() const {
+    std::vector<const CompiledFunction*> result;
+    for (const auto& function : functions) {
+        if (function.entry && function.defined) {
+            result.push_back(&function);
+        }
+    }
+    return result;
+}
+
 Result<std::unique_ptr<CompiledModule>> compile(std::string_view text) {
     std::vector<ptx::Module> units;
     for (const auto unit : ptx::split_units(text)) {

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "protocol/codec/handles.h"
-#include "protocol/codec/struct_traits.h"
 #include "server/worker/transfers/copy_pieces.h"
 
 namespace gpupool::worker {
