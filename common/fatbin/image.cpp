@@ -149,16 +149,6 @@ Result<Image> bounded_cubin(Bytes image) {
 
 }  // namespace
 
-const char* to_string(Form form) noexcept {
-    switch (form) {
-        case Form::wrapper: return "fat binary wrapper";
-        case Form::container: return "fat binary";
-        case Form::cubin: return "cubin";
-        case Form::ptx: return "PTX";
-    }
-    return "unknown";
-}
-
 Result<std::uint64_t> cubin_bytes(const std::byte* header) {
     // The tables are at the end of every cubin seen so far, so that their end is the image's end.
     const auto program_offset = read_at<std::uint64_t>(header, 0x20);

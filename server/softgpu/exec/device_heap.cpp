@@ -83,11 +83,6 @@ void set_device_heap_limit(std::uint64_t limit_bytes) {
     heap().limit_bytes = limit_bytes;
 }
 
-std::uint64_t device_heap_limit() {
-    const Lock lock(heap().mutex);
-    return heap().limit_bytes;
-}
-
 std::string device_string(std::uint64_t address) {
     AddressRange range;
     if (!AddressSpace::instance().find(address, range)) {

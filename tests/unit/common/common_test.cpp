@@ -187,16 +187,6 @@ TEST(Hash, MatchesTheReference) {
     EXPECT_EQ(to_string(fingerprint({})), "99aa06d3014798d86001c324468d497f");
 }
 
-TEST(Hash, DoesNotDependOnTheChunks) {
-    const std::string text(10000, 'x');
-    Fingerprinter pieces;
-    for (std::size_t at = 0; at < text.size(); at += 777) {
-        pieces.add(bytes_of(std::string_view(text).substr(at, 777)));
-    }
-    EXPECT_EQ(pieces.result(), fingerprint(bytes_of(text)));
-    EXPECT_NE(pieces.result(), fingerprint(bytes_of(text).subspan(1)));
-}
-
 bool is_open(int fd) {
     return ::fcntl(fd, F_GETFD) != -1;
 }
