@@ -372,7 +372,7 @@ CUresult cuCtxAttach(CUcontext* pctx, unsigned flags) {
 
 CUresult cuCtxDetach(CUcontext ctx) {
     ContextState* context = context_or_current(ctx);
-    if (context == nullptr || context->primary) {
+    if (context == nullptr || context->primary || !context->live) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     return --context->attached == 0 ? destroy(context->handle) : CUDA_SUCCESS;
