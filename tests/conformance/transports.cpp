@@ -140,4 +140,13 @@ std::vector<std::byte> pattern(std::size_t bytes, std::uint64_t seed) {
     return data;
 }
 
+void expect_exchange(transport::Connection& from, transport::Connection& to) {
+    const auto data = pattern(100, 1);
+    const transport::ConstBuffer buffers[] = {data};
+    ASSERT_TRUE(from.send(buffers).ok());
+    std::vector<std::byte> received(data.size());
+    ASSERT_TRUE(transport::receive_exactly(to, received).ok());
+    EXPECT_EQ(received, data);
+}
+
 }  // namespace gpupool::testing

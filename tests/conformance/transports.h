@@ -41,4 +41,7 @@ std::vector<Transport> plain_transports();
 
 std::vector<std::byte> pattern(std::size_t bytes, std::uint64_t seed);
 
+// Expects that what one end sends arrives at the other.
+void expect_exchange(transport::Connection& from, transport::Connection& to);
+
 }  // namespace gpupool::testing
