@@ -112,7 +112,7 @@ Ends Transport::connected_pair() const {
 }
 
 std::vector<Transport> plain_transports() {
-    return {{"tcp", meet_tcp, true}, {"inproc", meet_inproc}, {"shm", meet_shm, true}};
+    return {{"tcp", meet_tcp}, {"inproc", meet_inproc}, {"shm", meet_shm}};
 }
 
 std::vector<Transport> all_transports() {
@@ -126,7 +126,7 @@ std::vector<Transport> all_transports() {
         all.push_back(faulty(plain, "_split", split));
         all.push_back(faulty(plain, "_delay", delay));
     }
-    all.push_back({"shm_adopted", meet_shm_adopted, true});
+    all.push_back({"shm_adopted", meet_shm_adopted});
     return all;
 }
 

@@ -23,7 +23,6 @@ struct Meeting {
 struct Transport {
     std::string name;
     std::function<Meeting()> meet;
-    bool has_descriptor = false;
 
     // A connected pair; fails the test on an error.
     [[nodiscard]] Ends connected_pair() const;
