@@ -21,10 +21,6 @@
 namespace gpupool {
 namespace {
 
-std::span<const std::byte> bytes_of(std::string_view text) {
-    return std::as_bytes(std::span(text.data(), text.size()));
-}
-
 TEST(Contention, LastsLongerTheMoreOftenItRecurs) {
     using Clock = std::chrono::steady_clock;
     Contention contention;
