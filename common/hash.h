@@ -3,13 +3,12 @@
 // `fingerprint` (XXH3, 128 bits) is fast but not safe against attackers: use it only as a key for data that one party
 // wrote itself. Where a tenant could profit from a collision with another tenant's data, use common/digest (SHA-256).
 //
-// Ownership: values. Threads: any; one Fingerprinter belongs to one thread. Errors: none.
+// Ownership: values. Threads: any. Errors: none.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
 
@@ -26,22 +25,6 @@ Fingerprint fingerprint(std::span<const std::byte> bytes) noexcept;
 
 // 32 hexadecimal digits, most significant first.
 std::string to_string(const Fingerprint& fingerprint);
-
-// Computes the same fingerprint piece by piece. The result does not depend on how the bytes were divided into pieces.
-class Fingerprinter {
-  public:
-    Fingerprinter();
-    ~Fingerprinter();
-    Fingerprinter(const Fingerprinter&) = delete;
-    Fingerprinter& operator=(const Fingerprinter&) = delete;
-
-    void add(std::span<const std::byte> bytes) noexcept;
-    Fingerprint result() const noexcept;
-
-  private:
-    struct State;
-    std::unique_ptr<State> state_;
-};
 
 }  // namespace gpupool
 

@@ -28,8 +28,6 @@ enum class ErrorCode {
     internal,
 };
 
-std::string_view to_string(ErrorCode code) noexcept;
-
 struct Error {
     ErrorCode code = ErrorCode::internal;
     std::string message;

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <span>
 
+#include "common/trim.h"
+
 namespace gpupool {
 namespace {
 
@@ -42,14 +44,6 @@ std::string lower(std::string_view text) {
     std::transform(result.begin(), result.end(), result.begin(),
                    [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
     return result;
-}
-
-std::string_view trim(std::string_view text) {
-    const auto first = text.find_first_not_of(" \t");
-    if (first == std::string_view::npos) {
-        return {};
-    }
-    return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
 // Parses a number with one of the units, and returns it in the smallest unit. `kLimit` keeps the result exact in a

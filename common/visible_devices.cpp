@@ -7,18 +7,12 @@
 #include <numeric>
 #include <string_view>
 
+#include "common/trim.h"
+
 namespace gpupool {
 namespace {
 
 constexpr std::string_view kUuidPrefix = "GPU-";
-
-std::string_view trim(std::string_view text) {
-    const auto first = text.find_first_not_of(" \t");
-    if (first == std::string_view::npos) {
-        return {};
-    }
-    return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
 
 // As strtoul parses it: "1gpu" is 1. Text that does not begin with a number is invalid.
 std::optional<int> by_ordinal(std::string_view entry, std::size_t device_count) {

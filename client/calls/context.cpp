@@ -2,6 +2,7 @@
 
 #include "client/calls/handlers.h"
 #include "client/calls/memory.h"
+#include "client/calls/store.h"
 #include "client/calls/texture.h"
 #include "client/core/dispatch/remote.h"
 #include "client/core/images/code.h"
@@ -325,11 +326,7 @@ CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext ctx) {
     if (context == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (device == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *device = context->device;
-    return CUDA_SUCCESS;
+    return store(device, context->device);
 }
 
 CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned* version) {
@@ -338,11 +335,7 @@ CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned* version) {
     if (context == nullptr || !context->live) {
         return CUDA_ERROR_INVALID_CONTEXT;  // libcudart takes this error to mean "the primary context is inactive"
     }
-    if (version == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *version = kApiVersion;
-    return CUDA_SUCCESS;
+    return store(version, kApiVersion);
 }
 
 CUresult cuCtxGetFlags(unsigned* flags) {
@@ -350,11 +343,7 @@ CUresult cuCtxGetFlags(unsigned* flags) {
     if (const CUresult result = usable_context(context); result != CUDA_SUCCESS) {
         return result;
     }
-    if (flags == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *flags = context->flags;
-    return CUDA_SUCCESS;
+    return store(flags, context->flags);
 }
 
 CUresult cuCtxGetId(CUcontext ctx, unsigned long long* ctxId) {
@@ -365,11 +354,7 @@ CUresult cuCtxGetId(CUcontext ctx, unsigned long long* ctxId) {
     if (!context->live) {
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
-    if (ctxId == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *ctxId = context->id;
-    return CUDA_SUCCESS;
+    return store(ctxId, context->id);
 }
 
 CUresult cuCtxAttach(CUcontext* pctx, unsigned flags) {
@@ -387,7 +372,7 @@ CUresult cuCtxAttach(CUcontext* pctx, unsigned flags) {
 
 CUresult cuCtxDetach(CUcontext ctx) {
     ContextState* context = context_or_current(ctx);
-    if (context == nullptr || context->primary) {
+    if (context == nullptr || context->primary || !context->live) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     return --context->attached == 0 ? destroy(context->handle) : CUDA_SUCCESS;

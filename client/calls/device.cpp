@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "client/calls/handlers.h"
+#include "client/calls/store.h"
 #include "client/core/session/runtime.h"
 
 namespace gpupool::client::entry {
@@ -64,13 +65,8 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 
 CUresult cuDeviceGetCount(int* count) {
     CUresult result = CUDA_SUCCESS;
-    if (const DeviceSnapshot* devices = snapshot(result)) {
-        if (count == nullptr) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        *count = static_cast<int>(devices->devices.size());
-    }
-    return result;
+    const DeviceSnapshot* devices = snapshot(result);
+    return devices == nullptr ? result : store(count, static_cast<int>(devices->devices.size()));
 }
 
 CUresult cuDeviceGetName(char* name, int len, CUdevice dev) {
@@ -81,35 +77,20 @@ CUresult cuDeviceGetName(char* name, int len, CUdevice dev) {
 
 CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice dev) {
     CUresult result = CUDA_SUCCESS;
-    if (const Device* device = find(dev, result)) {
-        if (uuid == nullptr) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        *uuid = device->uuid;
-    }
-    return result;
+    const Device* device = find(dev, result);
+    return device == nullptr ? result : store(uuid, device->uuid);
 }
 
 CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice dev) {
     CUresult result = CUDA_SUCCESS;
-    if (const Device* device = find(dev, result)) {
-        if (uuid == nullptr) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        *uuid = device->uuid_v2;
-    }
-    return result;
+    const Device* device = find(dev, result);
+    return device == nullptr ? result : store(uuid, device->uuid_v2);
 }
 
 CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice dev) {
     CUresult result = CUDA_SUCCESS;
-    if (const Device* device = find(dev, result)) {
-        if (bytes == nullptr) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        *bytes = device->total_bytes;
-    }
-    return result;
+    const Device* device = find(dev, result);
+    return device == nullptr ? result : store(bytes, device->total_bytes);
 }
 
 CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev) {
@@ -189,11 +170,7 @@ CUresult cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevice peerDe
     if (find(dev, result) == nullptr || find(peerDev, result) == nullptr) {
         return result;
     }
-    if (canAccessPeer == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *canAccessPeer = dev != peerDev && snapshot(result)->peer(dev, peerDev).can_access ? 1 : 0;
-    return CUDA_SUCCESS;
+    return store(canAccessPeer, dev != peerDev && snapshot(result)->peer(dev, peerDev).can_access ? 1 : 0);
 }
 
 CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice) {

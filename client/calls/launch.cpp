@@ -116,8 +116,11 @@ struct LegacyState {
     std::size_t argument_bytes = 0;
 };
 struct LegacyStates {
+    static constexpr std::size_t kFew = 64;
+
     Mutex mutex;
     std::unordered_map<CUfunction, LegacyState> states GP_GUARDED_BY(mutex);
+    std::size_t tidy_at GP_GUARDED_BY(mutex) = kFew;  // with so many, those of functions that are gone are forgotten
 };
 LegacyStates& legacy_states() {
     static auto& instance = *new LegacyStates;
@@ -131,6 +134,10 @@ CUresult change_legacy(CUfunction function, Change change) {
     }
     LegacyStates& all = legacy_states();
     const Lock lock(all.mutex);
+    if (all.states.size() >= all.tidy_at) {
+        std::erase_if(all.states, [](const auto& entry) { return function_info(entry.first) == nullptr; });
+        all.tidy_at = 2 * all.states.size() + LegacyStates::kFew;
+    }
     return change(all.states[function]);
 }
 

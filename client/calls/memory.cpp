@@ -11,6 +11,7 @@
 
 #include "client/calls/handlers.h"
 #include "client/core/dispatch/remote.h"
+#include "common/round_up.h"
 
 namespace gpupool::client::entry {
 namespace {
@@ -45,7 +46,7 @@ std::uint64_t page_bytes() {
 }
 
 std::uint64_t whole_pages(std::uint64_t bytes) {
-    return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+    return round_up(bytes, page_bytes());
 }
 
 // A hint where to put pinned memory. Under ThreadSanitizer the worker's own memory cannot lie far from the client's
@@ -200,7 +201,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, std::size_t* pPitch, std::size_t 
         (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::size_t pitch = (WidthInBytes + kPitch - 1) / kPitch * kPitch;
+    const std::size_t pitch = round_up(WidthInBytes, kPitch);
     if (pitch < WidthInBytes || Height > SIZE_MAX / pitch) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

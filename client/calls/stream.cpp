@@ -2,6 +2,7 @@
 
 #include "client/calls/copy_shapes.h"
 #include "client/calls/handlers.h"
+#include "client/calls/store.h"
 #include "client/calls/streams.h"
 #include "client/core/dispatch/remote.h"
 
@@ -308,25 +309,13 @@ CUresult cuStreamGetFlags(CUstream hStream, unsigned* flags) {
     if (result == CUDA_SUCCESS) {
         result = find_stream(hStream, info);
     }
-    if (result == CUDA_SUCCESS) {
-        if (flags == nullptr) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        *flags = info.flags;
-    }
-    return result;
+    return result == CUDA_SUCCESS ? store(flags, info.flags) : result;
 }
 
 CUresult cuStreamGetPriority(CUstream hStream, int* priority) {
     StreamInfo info;
     const CUresult result = find_stream(hStream, info);
-    if (result == CUDA_SUCCESS) {
-        if (priority == nullptr) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        *priority = info.priority;
-    }
-    return result;
+    return result == CUDA_SUCCESS ? store(priority, info.priority) : result;
 }
 
 CUresult cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
@@ -349,25 +338,13 @@ CUresult cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
 CUresult cuStreamGetDevice(CUstream hStream, CUdevice* device) {
     StreamInfo info;
     const CUresult result = find_stream(hStream, info);
-    if (result == CUDA_SUCCESS) {
-        if (device == nullptr) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        *device = info.context->device;
-    }
-    return result;
+    return result == CUDA_SUCCESS ? store(device, info.context->device) : result;
 }
 
 CUresult cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
     StreamInfo info;
     const CUresult result = find_stream(hStream, info);
-    if (result == CUDA_SUCCESS) {
-        if (pctx == nullptr) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        *pctx = info.context->handle;
-    }
-    return result;
+    return result == CUDA_SUCCESS ? store(pctx, info.context->handle) : result;
 }
 
 CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {

@@ -122,45 +122,32 @@ Result<Entry> entry_at(Bytes rest, std::size_t offset) {
     return entry;
 }
 
-Result<Image> bounded_container(Bytes image) {
-    if (image.size() < kContainerHeaderBytes) {
-        return malformed("fat binary header is cut off");
+// An image whose header says how long it is, which `length_of` reads.
+Result<Image> bounded(Bytes image, Form form, std::size_t header_bytes,
+                      Result<std::uint64_t> (*length_of)(const std::byte* header)) {
+    const char* const name = form == Form::cubin ? "cubin" : "fat binary";
+    if (image.size() < header_bytes) {
+        return malformed(fmt::format("{} header is cut off", name));
     }
-    auto length = container_bytes(image.data());
+    const auto length = length_of(image.data());
     if (!length) {
         return length.error();
     }
     if (*length > image.size()) {
-        return malformed(fmt::format("fat binary claims {} bytes, {} are there", *length, image.size()));
+        return malformed(fmt::format("{} claims {} bytes, {} are there", name, *length, image.size()));
     }
-    return Image{Form::container, image.first(*length), {}};
+    return Image{form, image.first(*length), {}};
+}
+
+Result<Image> bounded_container(Bytes image) {
+    return bounded(image, Form::container, kContainerHeaderBytes, container_bytes);
 }
 
 Result<Image> bounded_cubin(Bytes image) {
-    if (image.size() < kElfHeaderBytes) {
-        return malformed("cubin header is cut off");
-    }
-    auto length = cubin_bytes(image.data());
-    if (!length) {
-        return length.error();
-    }
-    if (*length > image.size()) {
-        return malformed(fmt::format("cubin claims {} bytes, {} are there", *length, image.size()));
-    }
-    return Image{Form::cubin, image.first(*length), {}};
+    return bounded(image, Form::cubin, kElfHeaderBytes, cubin_bytes);
 }
 
 }  // namespace
-
-const char* to_string(Form form) noexcept {
-    switch (form) {
-        case Form::wrapper: return "fat binary wrapper";
-        case Form::container: return "fat binary";
-        case Form::cubin: return "cubin";
-        case Form::ptx: return "PTX";
-    }
-    return "unknown";
-}
 
 Result<std::uint64_t> cubin_bytes(const std::byte* header) {
     // The tables are at the end of every cubin seen so far, so that their end is the image's end.

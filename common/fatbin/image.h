@@ -24,8 +24,6 @@ enum class Form {
     ptx,        // text; as in the driver, everything that has none of the other forms
 };
 
-const char* to_string(Form form) noexcept;
-
 struct Image {
     Form form = Form::ptx;
     // The container (also of a wrapper), the cubin, or the text with its terminating NUL: exactly the bytes to send.

@@ -58,4 +58,14 @@ class ClientView {
 void install(ClientView* view) noexcept;
 ClientView* view() noexcept;
 
+// `ask(view)`, for a table function with the output `out`; an error if there is no view, or `out` is null.
+template <class Ask>
+CUresult ask_view(const void* out, Ask ask) noexcept {
+    ClientView* const client = view();
+    if (client == nullptr) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    return out == nullptr ? CUDA_ERROR_INVALID_VALUE : ask(*client);
+}
+
 }  // namespace gpupool::client::export_tables

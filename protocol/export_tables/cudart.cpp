@@ -37,14 +37,7 @@ CUresult load_container(const void* container, CUmodule* module, void*, void*, s
 }
 
 CUresult primary_context(CUcontext* context, CUdevice device) noexcept {
-    ClientView* client = view();
-    if (client == nullptr) {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return client->primary_context(device, context);
+    return ask_view(context, [&](ClientView& client) { return client.primary_context(device, context); });
 }
 
 // Only the OpenGL and VDPAU set-up calls create a primary context with properties.
@@ -82,25 +75,11 @@ void resource_words(std::uint32_t** words, std::size_t* count) noexcept {
 }
 
 CUresult stream_id(CUcontext context, CUstream stream, std::uint64_t* id) noexcept {
-    ClientView* client = view();
-    if (client == nullptr) {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    if (id == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return client->stream_id(context, stream, id);
+    return ask_view(id, [&](ClientView& client) { return client.stream_id(context, stream, id); });
 }
 
 CUresult context_id(CUcontext context, std::uint64_t* id) noexcept {
-    ClientView* client = view();
-    if (client == nullptr) {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    if (id == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return client->context_id(context, id);
+    return ask_view(id, [&](ClientView& client) { return client.context_id(context, id); });
 }
 
 struct ContextChecks {

@@ -13,14 +13,7 @@ struct ToolsTls {
 };
 
 CUresult current_context(CUcontext* context) noexcept {
-    ClientView* client = view();
-    if (client == nullptr) {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return client->current_context(context);
+    return ask_view(context, [&](ClientView& client) { return client.current_context(context); });
 }
 
 struct ToolsIdentifiers {
@@ -29,36 +22,16 @@ struct ToolsIdentifiers {
 };
 
 CUresult context_id(CUcontext context, std::uint64_t* id) noexcept {
-    ClientView* client = view();
-    if (client == nullptr) {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    if (id == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return client->context_id(context, id);
+    return ask_view(id, [&](ClientView& client) { return client.context_id(context, id); });
 }
 
 CUresult stream_object_id(CUcontext context, void* object, std::uint64_t* id) noexcept {
-    ClientView* client = view();
-    if (client == nullptr) {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    if (id == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return client->stream_object_id(context, object, id);
+    return ask_view(id, [&](ClientView& client) { return client.stream_object_id(context, object, id); });
 }
 
 CUresult resolve_stream(CUcontext context, CUstream stream, void** object, int per_thread) noexcept {
-    ClientView* client = view();
-    if (client == nullptr) {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    if (object == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return client->resolve_stream(context, stream, per_thread != 0, object);
+    return ask_view(
+        object, [&](ClientView& client) { return client.resolve_stream(context, stream, per_thread != 0, object); });
 }
 
 struct ToolsModules {

@@ -127,9 +127,6 @@ class Channel {
     // Sends everything appended so far, as far as possible without blocking. From any thread, even a Receiver's.
     void nudge();
 
-    // Appends a frame of its own: commands, replies or control.
-    Status append_frame(FrameType type, std::span<const std::byte> payload);
-
     // Appends bulk data, in as many frames as needed. With `done`, the data is sent from `data`'s memory, and `done` is
     // called when that is no longer needed; without, it is copied before this returns. `urgency` must be soon or later.
     Status append_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,

@@ -221,25 +221,6 @@ Status Channel::State::append_own_frame(OutFrame frame, Urgency urgency) {
     return {};
 }
 
-Status Channel::append_frame(FrameType type, std::span<const std::byte> payload) {
-    if (!carries_records(type) && type != FrameType::control) {
-        return Error{ErrorCode::internal, "only commands, replies and control frames can be appended"};
-    }
-    if (payload.size() > kMaxPayloadBytes) {
-        return Error{ErrorCode::limit_exceeded,
-                     fmt::format("a frame of {} bytes is larger than {}", payload.size(), kMaxPayloadBytes)};
-    }
-    OutFrame frame;
-    frame.type = type;
-    frame.bytes = payload.size();
-    if (!payload.empty()) {
-        frame.chunk = std::make_shared<Chunk>(payload.size());
-        std::memcpy(frame.chunk->data.get(), payload.data(), payload.size());
-        frame.data = frame.chunk->data.get();
-    }
-    return state_->append_own_frame(std::move(frame));
-}
-
 Status Channel::append_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
                             std::function<void()> done, Urgency urgency) {
     // Every frame shares ownership, and so does this call: `done` runs once, when the last owner is gone, for whatever

@@ -77,7 +77,7 @@ struct Channel::State {
     };
     Status wait_for_room(UniqueLock& lock, std::size_t bytes, AppendTicket& ticket) GP_REQUIRES(mutex);
     void notify_waiters(UniqueLock& lock, ReleasedFrames& released) GP_REQUIRES(mutex);
-    Status append_own_frame(OutFrame frame, Urgency urgency = Urgency::soon);
+    Status append_own_frame(OutFrame frame, Urgency urgency);
     enum class PumpWakeup { none, set_flag, notify };
     PumpWakeup prepare_wakeup() GP_REQUIRES(mutex);
     void wake_pump(PumpWakeup what);

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <utility>
 
+#include "common/passed_descriptors.h"
+
 namespace gpupool::supervision {
 
 namespace {
@@ -36,17 +38,6 @@ Status wait_writable(int socket, std::chrono::steady_clock::time_point deadline)
             return system_error("poll", errno);
         }
     }
-}
-
-// Adds `descriptors` to the message's control part. `control` must live as long as the message.
-void attach_descriptors(msghdr& header, char* control, std::span<const int> descriptors) {
-    header.msg_control = control;
-    header.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
-    cmsghdr* entry = CMSG_FIRSTHDR(&header);
-    entry->cmsg_level = SOL_SOCKET;
-    entry->cmsg_type = SCM_RIGHTS;
-    entry->cmsg_len = CMSG_LEN(descriptors.size_bytes());
-    std::memcpy(CMSG_DATA(entry), descriptors.data(), descriptors.size_bytes());
 }
 
 }  // namespace
@@ -132,19 +123,7 @@ Result<bool> MessageSocket::read_some() {
         }
         count = 0;
     }
-    std::vector<UniqueFd> group;
-    for (cmsghdr* entry = CMSG_FIRSTHDR(&header); entry != nullptr; entry = CMSG_NXTHDR(&header, entry)) {
-        if (entry->cmsg_level != SOL_SOCKET || entry->cmsg_type != SCM_RIGHTS) {
-            continue;
-        }
-        const std::size_t came = (entry->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (std::size_t i = 0; i < came; ++i) {
-            int received = -1;
-            std::memcpy(&received, CMSG_DATA(entry) + i * sizeof(int), sizeof(int));
-            group.emplace_back(received);
-        }
-    }
-    if (!group.empty()) {
+    if (std::vector<UniqueFd> group = take_descriptors(header); !group.empty()) {
         descriptors_.push_back(std::move(group));
     }
     if (descriptors_.size() > kMaxGroups) {

@@ -111,6 +111,11 @@ Status append_word(wire::Channel& channel, std::uint64_t word, wire::FrameType t
     return channel.append(type, sizeof(word), [&](std::byte* place) { std::memcpy(place, &word, sizeof(word)); });
 }
 
+Status append_record(wire::Channel& channel, std::span<const std::byte> record) {
+    return channel.append(wire::FrameType::commands, record.size(),
+                          [&](std::byte* place) { std::memcpy(place, record.data(), record.size()); });
+}
+
 bool eventually(const std::function<bool()>& holds) {
     const auto deadline = transport::Clock::now() + kTimeout;
     while (!holds()) {

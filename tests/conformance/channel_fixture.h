@@ -61,6 +61,7 @@ class Recorder final : public wire::Receiver {
 
 // Appends one 8-byte command record.
 Status append_word(wire::Channel& channel, std::uint64_t word, wire::FrameType type = wire::FrameType::commands);
+Status append_record(wire::Channel& channel, std::span<const std::byte> record);
 
 // Two channels over one connection, started.
 struct ChannelPair {

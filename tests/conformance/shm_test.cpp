@@ -46,15 +46,6 @@ Ends shm_pair() {
     return std::find_if(all.begin(), all.end(), [](const auto& one) { return one.name == "shm"; })->connected_pair();
 }
 
-void expect_exchange(transport::Connection& from, transport::Connection& to) {
-    const auto data = pattern(100, 1);
-    const ConstBuffer buffers[] = {data};
-    ASSERT_TRUE(from.send(buffers).ok());
-    std::vector<std::byte> received(data.size());
-    ASSERT_TRUE(transport::receive_exactly(to, received).ok());
-    EXPECT_EQ(received, data);
-}
-
 std::vector<UniqueFd> copies_of(const std::vector<int>& descriptors) {
     std::vector<UniqueFd> copies;
     for (const int descriptor : descriptors) {

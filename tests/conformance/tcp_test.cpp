@@ -26,15 +26,6 @@ using transport::ConstBuffer;
 using transport::Endpoint;
 namespace tcp = transport::tcp;
 
-void expect_exchange(transport::Connection& from, transport::Connection& to) {
-    const auto data = pattern(100, 1);
-    const ConstBuffer buffers[] = {data};
-    ASSERT_TRUE(from.send(buffers).ok());
-    std::vector<std::byte> received(data.size());
-    ASSERT_TRUE(transport::receive_exactly(to, received).ok());
-    EXPECT_EQ(received, data);
-}
-
 TEST(Tcp, AdoptedDescriptorTakesOver) {
     auto [client, daemon] = plain_transports().front().connected_pair();
     ASSERT_GE(daemon->native_handle(), 0);

@@ -112,7 +112,7 @@ Ends Transport::connected_pair() const {
 }
 
 std::vector<Transport> plain_transports() {
-    return {{"tcp", meet_tcp, true}, {"inproc", meet_inproc}, {"shm", meet_shm, true}};
+    return {{"tcp", meet_tcp}, {"inproc", meet_inproc}, {"shm", meet_shm}};
 }
 
 std::vector<Transport> all_transports() {
@@ -126,7 +126,7 @@ std::vector<Transport> all_transports() {
         all.push_back(faulty(plain, "_split", split));
         all.push_back(faulty(plain, "_delay", delay));
     }
-    all.push_back({"shm_adopted", meet_shm_adopted, true});
+    all.push_back({"shm_adopted", meet_shm_adopted});
     return all;
 }
 
@@ -138,6 +138,15 @@ std::vector<std::byte> pattern(std::size_t bytes, std::uint64_t seed) {
         std::memcpy(data.data() + at, &word, std::min<std::size_t>(8, bytes - at));
     }
     return data;
+}
+
+void expect_exchange(transport::Connection& from, transport::Connection& to) {
+    const auto data = pattern(100, 1);
+    const transport::ConstBuffer buffers[] = {data};
+    ASSERT_TRUE(from.send(buffers).ok());
+    std::vector<std::byte> received(data.size());
+    ASSERT_TRUE(transport::receive_exactly(to, received).ok());
+    EXPECT_EQ(received, data);
 }
 
 }  // namespace gpupool::testing

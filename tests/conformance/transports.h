@@ -23,7 +23,6 @@ struct Meeting {
 struct Transport {
     std::string name;
     std::function<Meeting()> meet;
-    bool has_descriptor = false;
 
     // A connected pair; fails the test on an error.
     [[nodiscard]] Ends connected_pair() const;
@@ -40,5 +39,8 @@ std::vector<Transport> all_transports();
 std::vector<Transport> plain_transports();
 
 std::vector<std::byte> pattern(std::size_t bytes, std::uint64_t seed);
+
+// Expects that what one end sends arrives at the other.
+void expect_exchange(transport::Connection& from, transport::Connection& to);
 
 }  // namespace gpupool::testing

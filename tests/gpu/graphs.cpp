@@ -42,6 +42,17 @@ bool GraphWork::device_holds(unsigned value) const {
     return std::all_of(back.begin(), back.end(), [value](unsigned seen) { return seen == value; });
 }
 
+CUDA_MEMCPY3D copy_out(const GraphWork& work) {
+    CUDA_MEMCPY3D copy{};
+    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = work.device;
+    copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+    copy.dstHost = work.host_out;
+    copy.WidthInBytes = GraphWork::kBytes;
+    copy.Height = copy.Depth = 1;
+    return copy;
+}
+
 size_t node_count(CUgraph graph) {
     size_t count = 0;
     DRIVER_OK(cuGraphGetNodes(graph, nullptr, &count));
@@ -78,17 +89,6 @@ struct AddParameters {
     AddParameters(const AddParameters&) = delete;
     AddParameters& operator=(const AddParameters&) = delete;
 };
-
-CUDA_MEMCPY3D copy_out(const GraphWork& work) {
-    CUDA_MEMCPY3D copy{};
-    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-    copy.srcDevice = work.device;
-    copy.dstMemoryType = CU_MEMORYTYPE_HOST;
-    copy.dstHost = work.host_out;
-    copy.WidthInBytes = GraphWork::kBytes;
-    copy.Height = copy.Depth = 1;
-    return copy;
-}
 
 CUDA_MEMSET_NODE_PARAMS set_all(const GraphWork& work, unsigned value) {
     CUDA_MEMSET_NODE_PARAMS parameters{};

@@ -32,6 +32,7 @@ struct GraphWork {
     CUstream stream = nullptr;
 };
 
+CUDA_MEMCPY3D copy_out(const GraphWork& work);  // from the device to host_out
 size_t node_count(CUgraph graph);
 CUgraphExec instantiate(CUgraph graph);
 

@@ -107,13 +107,7 @@ void conditional(const GraphWork& work, const Device& device) {
     DRIVER_OK(cuGraphExecDestroy(executable));
 
     // A body may use only pinned host memory, and none at all if the memory belongs to another process.
-    CUDA_MEMCPY3D copy{};
-    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-    copy.srcDevice = work.device;
-    copy.dstMemoryType = CU_MEMORYTYPE_HOST;
-    copy.dstHost = work.host_out;
-    copy.WidthInBytes = GraphWork::kBytes;
-    copy.Height = copy.Depth = 1;
+    const CUDA_MEMCPY3D copy = copy_out(work);
     CUgraphNode out = nullptr;
     DRIVER_OK(cuGraphAddMemcpyNode(&out, made.body, &second, 1, &copy, device.context()));
     CUgraphExec with_host = nullptr;

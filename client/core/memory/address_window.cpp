@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/blocks.h"
+#include "common/round_up.h"
 
 namespace gpupool::client {
 namespace {
@@ -24,10 +25,6 @@ bool take_exactly(std::uint64_t base, std::uint64_t bytes) {
         return false;
     }
     return true;
-}
-
-std::uint64_t round_up(std::uint64_t value, std::uint64_t step) {
-    return (value + step - 1) & ~(step - 1);
 }
 
 }  // namespace

@@ -4,15 +4,9 @@
 #include <utility>
 
 #include "client/core/tracing/trace.h"
+#include "common/round_up.h"
 
 namespace gpupool::client {
-namespace {
-
-std::uint64_t round_up(std::uint64_t value, std::uint64_t step) {
-    return (value + step - 1) / step * step;
-}
-
-}  // namespace
 
 CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
     constexpr std::uint64_t kMaxBytes = 1ull << 46;
@@ -135,18 +129,8 @@ CUresult DeviceHeap::commit_shared_slab(UniqueLock& lock, std::uint64_t bytes) {
 }
 
 CUresult DeviceHeap::commit(UniqueLock& lock, std::uint64_t address, std::uint64_t bytes) {
-    const std::uint64_t cleared = cleared_;
-    CUresult result = CUDA_SUCCESS;
-    {
-        const Unlocked unlocked(lock, mutex_);
-        result = server_.commit(address, bytes);
-    }
-    if (result == CUDA_SUCCESS && cleared != cleared_) {  // the context ended in between
-        const Unlocked unlocked(lock, mutex_);
-        server_.release(address, bytes);
-        result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    }
-    return result;
+    const Unlocked unlocked(lock, mutex_);
+    return server_.commit(address, bytes);
 }
 
 CUresult DeviceHeap::commit_slab(UniqueLock& lock, std::uint64_t bytes, bool shared, std::uint64_t& address) {
@@ -268,24 +252,6 @@ void DeviceHeap::release_if_empty(UniqueLock& lock, SlabPlace slab) {
     // time.
     if (const SlabPlace other = find_empty(slab); other != slabs_.end()) {
         release(lock, other->second.bytes < slab->second.bytes ? other : slab);
-    }
-}
-
-void DeviceHeap::clear() {
-    std::map<std::uint64_t, Slab> slabs;
-    {
-        UniqueLock lock(mutex_);
-        release_spare(lock);
-        ++cleared_;
-        slabs.swap(slabs_);
-        shared_bytes_ = 0;
-        blocks_.clear();
-        free_.clear();
-        free_by_size_.clear();
-    }
-    for (const auto& [address, slab] : slabs) {
-        server_.release(address, slab.bytes);
-        window_.free(address, slab.bytes);
     }
 }
 

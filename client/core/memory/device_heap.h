@@ -13,7 +13,7 @@
 //   The spare is released when memory is short.
 // If the server has no more memory, a large block may lie in a shared slab.
 //
-// Ownership: owns the slabs until they are released to the server or the context ends.
+// Ownership: owns the slabs until they are released to the server or the session ends.
 // Threads: any; prepared() also the receiving thread. Calls to the server are made without the heap's lock, so they do
 // not delay threads that find free memory. One thread at a time asks for a shared slab.
 // Errors: the driver's.
@@ -54,8 +54,6 @@ class DeviceHeap {
     void free(std::uint64_t address);
     // Releases the spare slab and one empty slab. False if there was neither.
     bool trim();
-    // Releases everything after the context has ended. The server keeps the slabs until then.
-    void clear();
     // The result of Server::prepare. False if no slab was asked for at `address`.
     bool prepared(std::uint64_t address, CUresult result);
 
@@ -95,7 +93,6 @@ class DeviceHeap {
     mutable Mutex mutex_;
     Condition grown_;                                            // notified when growing_ becomes false
     bool growing_ GP_GUARDED_BY(mutex_) = false;                 // a thread is asking for a shared slab
-    std::uint64_t cleared_ GP_GUARDED_BY(mutex_) = 0;            // number of clear() calls
     std::map<std::uint64_t, Slab> slabs_ GP_GUARDED_BY(mutex_);  // by address
     std::uint64_t shared_bytes_ GP_GUARDED_BY(mutex_) = 0;       // total size of the shared slabs
     std::pmr::unsynchronized_pool_resource

@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "common/mutex.h"
+#include "common/round_up.h"
 
 namespace gpupool::client {
 namespace {
 
 std::uint64_t rounded(std::uint64_t bytes) {
-    const std::uint64_t step = bytes >= DeviceHeap::kLargeBytes ? AddressWindow::kGranularity : DeviceHeap::kAlignment;
-    return (bytes + step - 1) / step * step;
+    return round_up(bytes, bytes >= DeviceHeap::kLargeBytes ? AddressWindow::kGranularity : DeviceHeap::kAlignment);
 }
 
 // A reused block may be larger than requested, but not by much.

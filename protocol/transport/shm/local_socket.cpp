@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "common/passed_descriptors.h"
+
 namespace gpupool::transport::shm {
 namespace {
 
@@ -87,13 +89,7 @@ Status send_with_descriptors(int socket, std::span<const std::byte> bytes, std::
         return Error{ErrorCode::internal, "too many descriptors for one message"};
     }
     if (!descriptors.empty()) {
-        message.msg_control = control;
-        message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
-        cmsghdr* const entry = CMSG_FIRSTHDR(&message);
-        entry->cmsg_level = SOL_SOCKET;
-        entry->cmsg_type = SCM_RIGHTS;
-        entry->cmsg_len = CMSG_LEN(descriptors.size_bytes());
-        std::memcpy(CMSG_DATA(entry), descriptors.data(), descriptors.size_bytes());
+        attach_descriptors(message, control, descriptors);
     }
     ssize_t sent = -1;
     do {
@@ -124,18 +120,7 @@ Result<std::vector<UniqueFd>> receive_with_descriptors(int socket, std::span<std
     if (received < 0 && errno != ECONNRESET) {
         return system_error("recvmsg", errno);
     }
-    std::vector<UniqueFd> descriptors;
-    for (cmsghdr* entry = CMSG_FIRSTHDR(&message); entry != nullptr; entry = CMSG_NXTHDR(&message, entry)) {
-        if (entry->cmsg_level != SOL_SOCKET || entry->cmsg_type != SCM_RIGHTS) {
-            continue;
-        }
-        const std::size_t count = (entry->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (std::size_t i = 0; i < count; ++i) {
-            int descriptor = -1;
-            std::memcpy(&descriptor, CMSG_DATA(entry) + i * sizeof(int), sizeof(int));
-            descriptors.emplace_back(descriptor);
-        }
-    }
+    std::vector<UniqueFd> descriptors = take_descriptors(message);
     if (received <= 0) {
         return Error{ErrorCode::closed, "the other side closed the connection"};
     }

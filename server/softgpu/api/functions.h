@@ -17,6 +17,8 @@ CUresult function_attribute(const CompiledFunction& code, const std::map<int, in
 CUresult set_function_attribute(const CompiledFunction& code, std::map<int, int>& set, CUfunction_attribute attribute,
                                 int value);
 CUresult param_info(const CompiledFunction& code, std::size_t index, std::size_t* offset, std::size_t* size);
+// Either output may be null, and so may `variable`: then it is CUDA_ERROR_NOT_FOUND.
+CUresult variable_info(const ModuleVariable* variable, CUdeviceptr* pointer, std::size_t* bytes);
 // The most dynamic shared memory that a launch may request.
 int dynamic_shared_limit(const CompiledFunction& code, const std::map<int, int>& set);
 // Blocks that fit on one multiprocessor at once; 0 if none fits.

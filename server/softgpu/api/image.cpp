@@ -2,6 +2,8 @@
 
 #include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 #include "common/fatbin/image.h"
 #include "common/fatbin/select.h"
@@ -167,6 +169,28 @@ CUresult compile_text(const std::string& text, std::shared_ptr<CompiledModule>& 
         return CUDA_ERROR_INVALID_PTX;
     }
     code = std::move(*compiled);
+    return CUDA_SUCCESS;
+}
+
+CUresult compile_image(const void* image, const JitOptions& options, std::string& text,
+                       std::shared_ptr<CompiledModule>& code) {
+    std::string message;
+    CUresult error = ptx_of_image(image, text, message);
+    if (error == CUDA_SUCCESS) {
+        error = compile_text(text, code, message);
+    }
+    write_jit_log(options, message);
+    return error;
+}
+
+CUresult read_image_file(const char* path, std::string& image) {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) {
+        return CUDA_ERROR_FILE_NOT_FOUND;
+    }
+    image.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    // Padding, so that parsing a truncated image does not read beyond its end.
+    image.append(4096, '\0');
     return CUDA_SUCCESS;
 }
 

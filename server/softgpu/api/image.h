@@ -24,4 +24,11 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
 // Compiles text to code. On failure, `message` says why.
 CUresult compile_text(const std::string& text, std::shared_ptr<CompiledModule>& code, std::string& message);
 
+// Both of these, with the message in the JIT log.
+CUresult compile_image(const void* image, const JitOptions& options, std::string& text,
+                       std::shared_ptr<CompiledModule>& code);
+
+// Reads a whole file for ptx_of_image(), with zeros behind it.
+CUresult read_image_file(const char* path, std::string& image);
+
 }  // namespace gpupool::softgpu

@@ -1,7 +1,4 @@
 // Libraries: images loaded without a context, with one module per context that uses them.
-#include <fstream>
-#include <iterator>
-
 #include "server/softgpu/api/functions.h"
 #include "server/softgpu/api/image.h"
 #include "server/softgpu/graph/capture.h"
@@ -68,28 +65,12 @@ CUresult load(CUlibrary* result, const void* image, const JitOptions& options) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     auto library = std::make_shared<Library>();
-    std::string message;
-    CUresult error = ptx_of_image(image, library->text, message);
-    if (error == CUDA_SUCCESS) {
-        error = compile_text(library->text, library->code, message);
-    }
-    write_jit_log(options, message);
-    if (error != CUDA_SUCCESS) {
+    if (const CUresult error = compile_image(image, options, library->text, library->code); error != CUDA_SUCCESS) {
         return error;
     }
     state().libraries.add(library);
     *result = reinterpret_cast<CUlibrary>(library.get());
     return CUDA_SUCCESS;
-}
-
-std::vector<const CompiledFunction*> entries_of(const CompiledModule& code) {
-    std::vector<const CompiledFunction*> result;
-    for (const auto& function : code.functions) {
-        if (function.entry && function.defined) {
-            result.push_back(&function);
-        }
-    }
-    return result;
 }
 
 #define SOFTGPU_LIBRARY(handle, name)                 \
@@ -104,16 +85,7 @@ std::vector<const CompiledFunction*> entries_of(const CompiledModule& code) {
 CUresult variable(const CompiledModule& code, bool managed, const char* name, CUdeviceptr* pointer, size_t* bytes) {
     SOFTGPU_NOT_NULL(name);
     const auto* found = code.find_variable(name);
-    if (found == nullptr || found->managed != managed) {
-        return CUDA_ERROR_NOT_FOUND;
-    }
-    if (pointer != nullptr) {
-        *pointer = found->address;
-    }
-    if (bytes != nullptr) {
-        *bytes = found->size_bytes;
-    }
-    return CUDA_SUCCESS;
+    return variable_info(found != nullptr && found->managed == managed ? found : nullptr, pointer, bytes);
 }
 
 }  // namespace
@@ -130,13 +102,11 @@ CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUj
                                        unsigned count, CUlibraryOption*, void**, unsigned) {
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(path);
-    std::ifstream file(path, std::ios::binary);
-    if (!file) {
-        return CUDA_ERROR_FILE_NOT_FOUND;
+    std::string image;
+    if (const CUresult error = read_image_file(path, image); error != CUDA_SUCCESS) {
+        return error;
     }
-    std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    bytes.append(4096, '\0');
-    return load(library, bytes.data(), read_jit_options(count, options, values));
+    return load(library, image.data(), read_jit_options(count, options, values));
 }
 
 CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
@@ -157,7 +127,7 @@ CUresult CUDAAPI cuLibraryGetKernel(CUkernel* kernel, CUlibrary handle, const ch
     if (kernel == nullptr || name == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    for (const auto* entry : entries_of(*library->code)) {
+    for (const auto* entry : library->code->entries()) {
         if (entry->name != name) {
             continue;
         }
@@ -170,7 +140,7 @@ CUresult CUDAAPI cuLibraryGetKernel(CUkernel* kernel, CUlibrary handle, const ch
 CUresult CUDAAPI cuLibraryGetKernelCount(unsigned* count, CUlibrary handle) {
     SOFTGPU_LIBRARY(handle, library);
     SOFTGPU_NOT_NULL(count);
-    *count = static_cast<unsigned>(entries_of(*library->code).size());
+    *count = static_cast<unsigned>(library->code->entries().size());
     return CUDA_SUCCESS;
 }
 
@@ -179,7 +149,7 @@ CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CU
     if (kernels == nullptr && count != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto entries = entries_of(*library->code);
+    const auto entries = library->code->entries();
     for (unsigned i = 0; i < count && i < entries.size(); ++i) {
         kernels[i] = reinterpret_cast<CUkernel>(library->kernel(*entries[i]).get());
     }

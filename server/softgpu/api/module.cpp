@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 
 #include "server/softgpu/api/functions.h"
 #include "server/softgpu/api/image.h"
@@ -127,6 +125,19 @@ CUresult param_info(const CompiledFunction& code, std::size_t index, std::size_t
     return CUDA_SUCCESS;
 }
 
+CUresult variable_info(const ModuleVariable* variable, CUdeviceptr* pointer, std::size_t* bytes) {
+    if (variable == nullptr) {
+        return CUDA_ERROR_NOT_FOUND;
+    }
+    if (pointer != nullptr) {
+        *pointer = variable->address;
+    }
+    if (bytes != nullptr) {
+        *bytes = variable->size_bytes;
+    }
+    return CUDA_SUCCESS;
+}
+
 }  // namespace gpupool::softgpu
 
 using namespace gpupool::softgpu;
@@ -138,13 +149,9 @@ CUresult load(CUmodule* result, const void* image, const JitOptions& options) {
     if (result == nullptr || image == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    std::string text, message;
+    std::string text;
     std::shared_ptr<CompiledModule> code;
-    CUresult error = ptx_of_image(image, text, message);
-    if (error == CUDA_SUCCESS) {
-        error = compile_text(text, code, message);
-    }
-    write_jit_log(options, message);
+    CUresult error = compile_image(image, options, text, code);
     if (error != CUDA_SUCCESS) {
         return error;
     }
@@ -156,16 +163,6 @@ CUresult load(CUmodule* result, const void* image, const JitOptions& options) {
     state().modules.add(module);
     *result = reinterpret_cast<CUmodule>(module.get());
     return CUDA_SUCCESS;
-}
-
-std::vector<const CompiledFunction*> entries_of(const CompiledModule& code) {
-    std::vector<const CompiledFunction*> result;
-    for (const auto& function : code.functions) {
-        if (function.entry && function.defined) {
-            result.push_back(&function);
-        }
-    }
-    return result;
 }
 
 #define SOFTGPU_MODULE(handle, name)                \
@@ -197,14 +194,11 @@ CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule* module, const void* image) {
 CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* path) {
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(path);
-    std::ifstream file(path, std::ios::binary);
-    if (!file) {
-        return CUDA_ERROR_FILE_NOT_FOUND;
+    std::string image;
+    if (const CUresult error = read_image_file(path, image); error != CUDA_SUCCESS) {
+        return error;
     }
-    std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    // Padding, so that parsing a truncated image does not read beyond its end.
-    bytes.append(4096, '\0');
-    return load(module, bytes.data(), {});
+    return load(module, image.data(), {});
 }
 
 CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
@@ -245,7 +239,7 @@ CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule handle, cons
 CUresult CUDAAPI cuModuleGetFunctionCount(unsigned* count, CUmodule handle) {
     SOFTGPU_MODULE(handle, module);
     SOFTGPU_NOT_NULL(count);
-    *count = static_cast<unsigned>(entries_of(*module->code).size());
+    *count = static_cast<unsigned>(module->code->entries().size());
     return CUDA_SUCCESS;
 }
 
@@ -254,7 +248,7 @@ CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned coun
     if (functions == nullptr && count != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto entries = entries_of(*module->code);
+    const auto entries = module->code->entries();
     for (unsigned i = 0; i < count && i < entries.size(); ++i) {
         functions[i] = reinterpret_cast<CUfunction>(module->function(*entries[i]).get());
     }
@@ -264,17 +258,7 @@ CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned coun
 CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr* pointer, size_t* bytes, CUmodule handle, const char* name) {
     SOFTGPU_MODULE(handle, module);
     SOFTGPU_NOT_NULL(name);
-    const auto* variable = module->code->find_variable(name);
-    if (variable == nullptr) {
-        return CUDA_ERROR_NOT_FOUND;
-    }
-    if (pointer != nullptr) {
-        *pointer = variable->address;
-    }
-    if (bytes != nullptr) {
-        *bytes = variable->size_bytes;
-    }
-    return CUDA_SUCCESS;
+    return variable_info(module->code->find_variable(name), pointer, bytes);
 }
 
 CUresult CUDAAPI cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction handle) {

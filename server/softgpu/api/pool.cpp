@@ -10,45 +10,23 @@ namespace {
 // While the stream captures, allocations and frees become nodes of the graph. A capture of other streams does not
 // affect them.
 bool capture_allocation(CUdeviceptr* pointer, size_t bytes, const StreamPtr& stream, CUresult& result) {
-    if (capture_count().load() == 0) {
-        return false;
-    }
-    const Lock lock(graph_mutex());
-    bool captures = false;
-    result = may_submit(stream, captures);
-    if (result != CUDA_SUCCESS || !captures) {
-        return result != CUDA_SUCCESS;
-    }
-    CUDA_MEM_ALLOC_NODE_PARAMS params{};
-    params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {stream->context.device->ordinal}};
-    params.bytesize = bytes;
-    PayloadPtr payload;
-    result = make_allocation(&params, payload);
-    if (result != CUDA_SUCCESS) {
-        return true;
-    }
-    add_captured(stream, std::move(payload));
-    *pointer = params.dptr;
-    return true;
+    const auto allocate = [&](PayloadPtr& payload) {
+        CUDA_MEM_ALLOC_NODE_PARAMS params{};
+        params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+        params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {stream->context.device->ordinal}};
+        params.bytesize = bytes;
+        const CUresult made = make_allocation(&params, payload);
+        if (made == CUDA_SUCCESS) {
+            *pointer = params.dptr;
+        }
+        return made;
+    };
+    return captured_or_failed(stream, allocate, result);
 }
 
 bool capture_free(CUdeviceptr pointer, const StreamPtr& stream, CUresult& result) {
-    if (capture_count().load() == 0) {
-        return false;
-    }
-    const Lock lock(graph_mutex());
-    bool captures = false;
-    result = may_submit(stream, captures);
-    if (result != CUDA_SUCCESS || !captures) {
-        return result != CUDA_SUCCESS;
-    }
-    PayloadPtr payload;
-    result = make_free(pointer, payload);
-    if (result == CUDA_SUCCESS) {
-        add_captured(stream, std::move(payload));
-    }
-    return true;
+    return captured_or_failed(
+        stream, [=](PayloadPtr& payload) { return make_free(pointer, payload); }, result);
 }
 
 // The memory is available at once, which satisfies the stream's order.

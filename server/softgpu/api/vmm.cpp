@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "common/mutex.h"
+#include "common/round_up.h"
 #include "server/softgpu/api/memory.h"
 #include "server/softgpu/exec/address_space.h"
 
@@ -151,7 +152,7 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* pointer, size_t size, size_t a
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         const auto begin = reinterpret_cast<std::uint64_t>(wide);
-        const std::uint64_t at = (begin + align - 1) / align * align;
+        const std::uint64_t at = gpupool::round_up(begin, align);
         if (at > begin) {
             munmap(wide, at - begin);
         }

@@ -6,11 +6,13 @@
 #include <cstring>
 #include <new>
 
+#include "common/round_up.h"
+
 namespace gpupool::softgpu {
 namespace {
 
 std::uint8_t* allocate(std::size_t bytes) {
-    const std::size_t rounded = (bytes + 63) / 64 * 64;
+    const std::size_t rounded = round_up(bytes, 64);
     auto* memory = static_cast<std::uint8_t*>(std::aligned_alloc(64, rounded == 0 ? 64 : rounded));
     if (memory == nullptr) {
         throw std::bad_alloc();

@@ -67,13 +67,6 @@ constexpr std::uint8_t kClusterWait = 6;
 constexpr std::uint8_t kListAtD = 1;
 constexpr std::uint8_t kListAtB = 2;
 
-// One parameter's bytes in the parameter areas of the caller's and the callee's frame.
-struct ParamCopy {
-    std::uint32_t caller_offset_bytes = 0;
-    std::uint32_t callee_offset_bytes = 0;
-    std::uint32_t size_bytes = 0;
-};
-
 enum class Builtin : std::uint8_t { none, vprintf, assertfail, malloc, free };
 
 struct CallSite {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 
+#include "common/round_up.h"
 #include "server/softgpu/exec/address_space.h"
 #include "server/softgpu/exec/lower.h"
 #include "server/softgpu/ptx/link.h"
@@ -23,10 +24,6 @@ constexpr std::uint32_t kRecursiveStackBytes = 64U << 10;
 constexpr std::uint64_t kMaxConstantBytes = 64U << 10;
 constexpr std::uint32_t kMaxParamBytes = 32764, kMaxParamBytesBeforePtx81 = 4352;
 constexpr std::uint32_t kMostStaticSharedBytes = 48U << 10;
-
-std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
-    return (value + alignment - 1) / alignment * alignment;
-}
 
 // The number in "sm_75" or "sm_90a".
 std::uint32_t architecture_of(std::string_view target) {
@@ -134,7 +131,7 @@ class Compiler {
                 continue;
             }
             if (variable.space == ptx::Space::constant) {
-                constant_bytes = align_up(constant_bytes, variable.align_bytes) + variable.size_bytes;
+                constant_bytes = round_up(constant_bytes, variable.align_bytes) + variable.size_bytes;
             }
             if (constant_bytes > kMaxConstantBytes) {
                 return Error{ErrorCode::invalid_input,
@@ -142,7 +139,7 @@ class Compiler {
                                          "accepted",
                                          variable.line, variable.name, constant_bytes, kMaxConstantBytes)};
             }
-            bytes = align_up(bytes, std::max<std::uint64_t>(variable.align_bytes, 256));
+            bytes = round_up(bytes, std::max<std::uint64_t>(variable.align_bytes, 256));
             symbols_.names[variable.name] = {Symbol::address, bytes};
             placed_.push_back(&variable);
             bytes += variable.size_bytes;
@@ -176,7 +173,7 @@ class Compiler {
             symbols_.names[variable.name] = {Symbol::dynamic_shared, 0};
             return;
         }
-        const auto at = static_cast<std::uint32_t>(align_up(common_shared_bytes_, variable.align_bytes));
+        const auto at = static_cast<std::uint32_t>(round_up(common_shared_bytes_, variable.align_bytes));
         symbols_.names[variable.name] = {Symbol::shared, at};
         common_shared_bytes_ = at + static_cast<std::uint32_t>(variable.size_bytes);
     }
@@ -226,7 +223,7 @@ class Compiler {
     static std::uint64_t place_param(const ptx::Variable& param, std::uint64_t bytes, std::vector<ParamInfo>& into,
                                      bool entry) {
         const std::uint64_t align = entry ? param.align_bytes : std::max<std::uint64_t>(param.align_bytes, 8);
-        const std::uint64_t at = align_up(bytes, align);
+        const std::uint64_t at = round_up(bytes, align);
         into.push_back({static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(param.size_bytes)});
         return at + param.size_bytes;
     }
@@ -376,6 +373,16 @@ const ModuleVariable* CompiledModule::find_variable(std::string_view name) const
         }
     }
     return nullptr;
+}
+
+std::vector<const CompiledFunction*> CompiledModule::entries() const {
+    std::vector<const CompiledFunction*> result;
+    for (const auto& function : functions) {
+        if (function.entry && function.defined) {
+            result.push_back(&function);
+        }
+    }
+    return result;
 }
 
 Result<std::unique_ptr<CompiledModule>> compile(std::string_view text) {

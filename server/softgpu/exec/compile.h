@@ -39,6 +39,7 @@ class CompiledModule {
     std::uint32_t ptx_version = 0;  // 90 for 9.0
 
     const ModuleVariable* find_variable(std::string_view name) const;
+    std::vector<const CompiledFunction*> entries() const;  // the kernels that are defined
 
     std::uint8_t* memory = nullptr;
     std::size_t memory_bytes = 0;

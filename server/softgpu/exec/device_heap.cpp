@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "common/mutex.h"
+#include "common/round_up.h"
 #include "server/softgpu/exec/address_space.h"
 
 namespace gpupool::softgpu {
@@ -82,11 +83,6 @@ void set_device_heap_limit(std::uint64_t limit_bytes) {
     heap().limit_bytes = limit_bytes;
 }
 
-std::uint64_t device_heap_limit() {
-    const Lock lock(heap().mutex);
-    return heap().limit_bytes;
-}
-
 std::string device_string(std::uint64_t address) {
     AddressRange range;
     if (!AddressSpace::instance().find(address, range)) {
@@ -103,7 +99,7 @@ std::string format_device_printf(const std::string& format, const std::uint8_t* 
     arguments_read = 0;
     std::size_t used = 0;
     const auto take = [&](std::size_t bytes) {
-        used = (used + bytes - 1) / bytes * bytes;
+        used = round_up(used, bytes);
         std::uint64_t value = 0;
         if (used + bytes <= arguments_bytes) {
             std::memcpy(&value, arguments + used, bytes);

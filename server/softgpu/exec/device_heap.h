@@ -13,7 +13,6 @@ namespace gpupool::softgpu {
 std::uint64_t device_malloc(std::uint64_t size_bytes);
 bool device_free(std::uint64_t address);
 void set_device_heap_limit(std::uint64_t limit_bytes);
-std::uint64_t device_heap_limit();
 
 // The NUL-terminated text at a kernel's address. Cut at the end of its allocation, or after 64 KiB.
 std::string device_string(std::uint64_t address);

@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstring>
 
+#include "common/round_up.h"
+
 namespace gpupool::softgpu {
 namespace {
 
@@ -13,7 +15,7 @@ constexpr std::uint32_t kConstantFlag = 0x80000000U;
 constexpr std::uint32_t kMaxRegisterBytes = std::uint32_t{64} << 20;
 
 std::uint32_t align_up(std::uint64_t value, std::uint64_t alignment) {
-    return static_cast<std::uint32_t>((value + alignment - 1) / alignment * alignment);
+    return static_cast<std::uint32_t>(round_up(value, alignment));
 }
 
 bool is_wide(Slot kind) {
@@ -510,21 +512,20 @@ std::uint32_t Lowering::special_register(std::string_view name, Slot kind) {
 
 std::uint32_t Lowering::symbol_address(const ptx::Operand& operand) {
     const auto addend = static_cast<std::uint64_t>(operand.value);
+    const auto at_run_time = [this](const char* op_name, std::uint64_t offset_bytes) {
+        const std::uint32_t result = temporary(Slot::bits64);
+        Inst& i = emit(op_name);
+        i.d = result;
+        i.imm = offset_bytes;
+        return result;
+    };
     if (operand.variable >= 0) {
         const Placed& placed = variables_[static_cast<std::size_t>(operand.variable)];
         if (placed.dynamic_shared) {
-            const std::uint32_t result = temporary(Slot::bits64);
-            Inst& i = emit("dynamic_shared_address");
-            i.d = result;
-            i.imm = addend;
-            return result;
+            return at_run_time("dynamic_shared_address", addend);
         }
         if (placed.space == ptx::Space::local) {
-            const std::uint32_t result = temporary(Slot::bits64);
-            Inst& i = emit("local_address");
-            i.d = result;
-            i.imm = placed.offset_bytes + addend;
-            return result;
+            return at_run_time("local_address", placed.offset_bytes + addend);
         }
         return constant(Slot::bits64, placed.offset_bytes + addend);
     }
@@ -534,11 +535,7 @@ std::uint32_t Lowering::symbol_address(const ptx::Operand& operand) {
     }
     const Symbol& symbol = found->second;
     if (symbol.kind == Symbol::dynamic_shared) {
-        const std::uint32_t result = temporary(Slot::bits64);
-        Inst& i = emit("dynamic_shared_address");
-        i.d = result;
-        i.imm = addend;
-        return result;
+        return at_run_time("dynamic_shared_address", addend);
     }
     if (symbol.kind == Symbol::function) {
         return constant(Slot::bits64, reinterpret_cast<std::uint64_t>(symbols_.functions + symbol.value));

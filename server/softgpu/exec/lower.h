@@ -136,6 +136,7 @@ class Lowering {
     void lower_st_async(const ptx::Instruction& from);
     void lower_red_async(const ptx::Instruction& from);
     std::uint32_t address_slot(const ptx::Operand& from, MemorySpace space);
+    std::uint32_t completed_bytes(const std::vector<std::string_view>& parts) const;
 
     // --- lower_packed.cpp
     bool lower_half(const ptx::Instruction& from);

@@ -201,14 +201,19 @@ void Lowering::lower_bulk(const ptx::Instruction& from) {
         (to_space == "shared" ? async_form::kToShared : 0) | (from_space == "shared" ? async_form::kFromShared : 0);
 }
 
-// st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [a], b, [mbarrier]
-void Lowering::lower_st_async(const ptx::Instruction& from) {
-    const auto parts = split_opcode(from.opcode);
-    const auto type = ptx::type_from_name(parts.back());
-    const std::uint32_t bytes = ptx::width_bytes(type);
+// The size of an element of an instruction that completes an mbarrier's bytes.
+std::uint32_t Lowering::completed_bytes(const std::vector<std::string_view>& parts) const {
+    const std::uint32_t bytes = ptx::width_bytes(ptx::type_from_name(parts.back()));
     if (!has(parts, "mbarrier::complete_tx::bytes") || (bytes != 4 && bytes != 8)) {
         unsupported();
     }
+    return bytes;
+}
+
+// st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [a], b, [mbarrier]
+void Lowering::lower_st_async(const ptx::Instruction& from) {
+    const auto parts = split_opcode(from.opcode);
+    const std::uint32_t bytes = completed_bytes(parts);
     const ptx::Operand& value = operand(from, 1);
     const Slot kind = bytes == 4 ? Slot::bits32 : Slot::bits64;
     std::vector<std::uint32_t> slots;
@@ -231,11 +236,7 @@ void Lowering::lower_st_async(const ptx::Instruction& from) {
 // red.async{.sem}{.scope}{.ss}.mbarrier::complete_tx::bytes.operation.type [a], b, [mbarrier]
 void Lowering::lower_red_async(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
-    const auto type = ptx::type_from_name(parts.back());
-    const std::uint32_t bytes = ptx::width_bytes(type);
-    if (!has(parts, "mbarrier::complete_tx::bytes") || (bytes != 4 && bytes != 8)) {
-        unsupported();
-    }
+    const std::uint32_t bytes = completed_bytes(parts);
     const Op& found = op("atom." + std::string(parts[parts.size() - 2]) + "." + std::string(parts.back()));
     if (found.sources[1] != Slot::none) {
         unsupported();

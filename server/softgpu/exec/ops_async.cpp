@@ -8,11 +8,6 @@
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
 namespace {
 
-using u8 = std::uint8_t;
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
-using s64 = std::int64_t;
-
 // Runs one barrier operation per lane, in order. `f(barrier, lane)` returns an error message or null.
 template <class F>
 void each_barrier(Warp& w, const Inst& i, F f) {

@@ -9,12 +9,6 @@
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
 namespace {
 
-using u16 = std::uint16_t;
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
-using s32 = std::int32_t;
-using s64 = std::int64_t;
-
 template <class T>
 using Bits = std::conditional_t<sizeof(T) == 2, u16, std::conditional_t<sizeof(T) == 4, u32, u64>>;
 
@@ -29,58 +23,47 @@ Bits<T> exchange(std::uint64_t address, T b) {
     return old;
 }
 
+// Calls `old = f(address, lane)` for each lane, in order, and stores `old` if the instruction has a destination.
 template <class T, class F>
-void run_atomic(Warp& w, const Inst& i) {
+void each_atomic(Warp& w, const Inst& i, F f) {
     LanePointers pointers;
     if (!resolve(w, i, sizeof(T), pointers, Access::write)) {
         return;
     }
     T* d = i.d == kNoSlot ? nullptr : w.reg<T>(i.d);
-    const T* b = w.reg<T>(i.b);
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
-        const Bits<T> old = exchange<T, F>(pointers[lane], b[lane]);
-        if (d != nullptr) {
-            d[lane] = std::bit_cast<T>(old);
-        }
-    }
-}
-
-template <class T>
-void run_add(Warp& w, const Inst& i) {
-    LanePointers pointers;
-    if (!resolve(w, i, sizeof(T), pointers, Access::write)) {
-        return;
-    }
-    T* d = i.d == kNoSlot ? nullptr : w.reg<T>(i.d);
-    const T* b = w.reg<T>(i.b);
-    for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
-        const u32 lane = static_cast<u32>(std::countr_zero(rest));
-        const T old = __atomic_fetch_add(reinterpret_cast<T*>(pointers[lane]), b[lane], __ATOMIC_SEQ_CST);
+        const T old = f(pointers[lane], lane);
         if (d != nullptr) {
             d[lane] = old;
         }
     }
 }
 
+template <class T, class F>
+void run_atomic(Warp& w, const Inst& i) {
+    const T* b = w.reg<T>(i.b);
+    each_atomic<T>(w, i, [=](u64 address, u32 lane) { return std::bit_cast<T>(exchange<T, F>(address, b[lane])); });
+}
+
+template <class T>
+void run_add(Warp& w, const Inst& i) {
+    const T* b = w.reg<T>(i.b);
+    each_atomic<T>(w, i, [=](u64 address, u32 lane) {
+        return __atomic_fetch_add(reinterpret_cast<T*>(address), b[lane], __ATOMIC_SEQ_CST);
+    });
+}
+
 template <class T>
 void run_cas(Warp& w, const Inst& i) {
-    LanePointers pointers;
-    if (!resolve(w, i, sizeof(T), pointers, Access::write)) {
-        return;
-    }
-    T* d = i.d == kNoSlot ? nullptr : w.reg<T>(i.d);
     const T* b = w.reg<T>(i.b);
     const T* c = w.reg<T>(i.c);
-    for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
-        const u32 lane = static_cast<u32>(std::countr_zero(rest));
+    each_atomic<T>(w, i, [=](u64 address, u32 lane) {
         T expected = b[lane];
-        __atomic_compare_exchange_n(reinterpret_cast<T*>(pointers[lane]), &expected, c[lane], false, __ATOMIC_SEQ_CST,
+        __atomic_compare_exchange_n(reinterpret_cast<T*>(address), &expected, c[lane], false, __ATOMIC_SEQ_CST,
                                     __ATOMIC_SEQ_CST);
-        if (d != nullptr) {
-            d[lane] = expected;
-        }
-    }
+        return expected;
+    });
 }
 
 __extension__ typedef unsigned __int128 u128;

@@ -7,13 +7,6 @@
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
 namespace {
 
-using u16 = std::uint16_t;
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
-using s16 = std::int16_t;
-using s32 = std::int32_t;
-using s64 = std::int64_t;
-
 template <class T>
 void register_logic(OpTable& t, std::string_view and_, std::string_view or_, std::string_view xor_,
                     std::string_view not_, std::string_view cnot) {

@@ -25,9 +25,6 @@ std::uint32_t apply_pair(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
            std::uint32_t{apply<T, F>(half(a, 1), half(b, 1), half(c, 1))} << 16;
 }
 
-using u16 = std::uint16_t;
-using u32 = std::uint32_t;
-
 template <class T, class F>
 void half1(OpTable& t, std::initializer_list<std::string_view> one, std::initializer_list<std::string_view> pair, F) {
     t.add(one, unary<u16, u16>([](u16 a) { return apply<T, F>(a, 0, 0); }));

@@ -6,13 +6,6 @@
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
 namespace {
 
-using u8 = std::uint8_t;
-using u16 = std::uint16_t;
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
-using s16 = std::int16_t;
-using s32 = std::int32_t;
-using s64 = std::int64_t;
 using u128 = unsigned __int128;
 using s128 = __int128;
 
@@ -249,7 +242,6 @@ u32 dot2(u32 a, u32 b, u32 c) {
 }
 
 void register_dots(OpTable& t) {
-    using s8 = std::int8_t;
     t.add({"dp4a.u32.u32"}, ternary<u32, u32, u32, u32>([](u32 a, u32 b, u32 c) { return dot4<u8, u8>(a, b, c); }));
     t.add({"dp4a.u32.s32"}, ternary<u32, u32, u32, u32>([](u32 a, u32 b, u32 c) { return dot4<u8, s8>(a, b, c); }));
     t.add({"dp4a.s32.u32"}, ternary<u32, u32, u32, u32>([](u32 a, u32 b, u32 c) { return dot4<s8, u8>(a, b, c); }));

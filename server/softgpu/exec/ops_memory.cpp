@@ -79,14 +79,6 @@ void run_fence(Warp&, const Inst&) {
 }  // namespace
 
 void register_memory(OpTable& t) {
-    using u8 = std::uint8_t;
-    using u16 = std::uint16_t;
-    using u32 = std::uint32_t;
-    using u64 = std::uint64_t;
-    using s8 = std::int8_t;
-    using s16 = std::int16_t;
-    using s32 = std::int32_t;
-    using s64 = std::int64_t;
 #define LOAD(M, R, name) add_load<M, R>(t, "ld." name, "ldu." name);
     LOAD(u8, u16, "u8.16")
     LOAD(u8, u32, "u8.32")

@@ -6,9 +6,6 @@
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
 namespace {
 
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
-
 template <class T, class F>
 void run_special(Warp& w, const Inst& i) {
     T* d = w.reg<T>(i.d);

@@ -9,13 +9,6 @@
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
 namespace {
 
-using u8 = std::uint8_t;
-using u16 = std::uint16_t;
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
-using s32 = std::int32_t;
-using s64 = std::int64_t;
-
 // Coordinates are clamped to this, so that they fit an integer.
 constexpr float kCoordinateLimit = 1 << 24;
 

@@ -6,9 +6,6 @@
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
 namespace {
 
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
-
 // shfl: d, a value, b lane argument, c clamp and segment mask; extra: the predicate, if any.
 enum class Shuffle : std::uint8_t { up, down, butterfly, index };
 

@@ -32,22 +32,35 @@ PayloadPtr empty_payload();
 CUresult may_submit(const StreamPtr& stream, bool& captures);
 Node* add_captured(const StreamPtr& stream, PayloadPtr payload);
 
-// Returns true if the submission must not run, since it was captured or refused. `make` returns its payload.
+// Returns true if the submission must not run, since it was captured or refused. `make(payload)` sets its payload, or
+// returns an error.
 template <class F>
-bool captured(const StreamPtr& stream, F make, CUresult& result) {
+bool captured_or_failed(const StreamPtr& stream, F make, CUresult& result) {
     if (capture_count().load() == 0) {
         return false;
     }
     const Lock lock(graph_mutex());
     bool captures = false;
     result = may_submit(stream, captures);
-    if (result != CUDA_SUCCESS) {
-        return true;
+    if (result != CUDA_SUCCESS || !captures) {
+        return result != CUDA_SUCCESS;
     }
-    if (captures) {
-        add_captured(stream, make());
+    PayloadPtr payload;
+    result = make(payload);
+    if (result == CUDA_SUCCESS) {
+        add_captured(stream, std::move(payload));
     }
-    return captures;
+    return true;
+}
+
+// The same for a `make` that returns the payload and cannot fail.
+template <class F>
+bool captured(const StreamPtr& stream, F make, CUresult& result) {
+    const auto make_payload = [&](PayloadPtr& payload) {
+        payload = make();
+        return CUDA_SUCCESS;
+    };
+    return captured_or_failed(stream, make_payload, result);
 }
 
 // --- What a capture forbids. Each call invalidates the captures that it violates.

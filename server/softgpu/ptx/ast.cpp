@@ -33,11 +33,6 @@ bool is_signed(Type type) noexcept {
     return type == Type::s8 || type == Type::s16 || type == Type::s32 || type == Type::s64;
 }
 
-bool is_float(Type type) noexcept {
-    return type == Type::f16 || type == Type::bf16 || type == Type::f16x2 || type == Type::bf16x2 ||
-           type == Type::f32 || type == Type::f64;
-}
-
 Type type_from_name(std::string_view name) noexcept {
     static constexpr struct {
         std::string_view name;

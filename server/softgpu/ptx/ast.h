@@ -42,7 +42,6 @@ constexpr std::uint32_t kWarpLanes = 32;  // WARP_SZ
 // Size of one value; 1 for a predicate.
 std::uint32_t width_bytes(Type type) noexcept;
 bool is_signed(Type type) noexcept;
-bool is_float(Type type) noexcept;
 // Parses "u32" and similar, without the dot. Returns Type::none if it is not a type.
 Type type_from_name(std::string_view name) noexcept;
 

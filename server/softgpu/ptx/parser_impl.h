@@ -99,7 +99,6 @@ class Parser {
     bool in_call_ = false;  // parentheses are parameter lists, not constant expressions
     std::vector<std::unordered_map<std::string_view, Name>> names_;  // innermost scope last
     std::vector<std::uint32_t> scope_path_;
-    std::vector<std::string_view> module_names_;
 };
 
 }  // namespace gpupool::softgpu::ptx

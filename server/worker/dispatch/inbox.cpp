@@ -106,9 +106,4 @@ void Inbox::wait() {
     news_.store(true, std::memory_order_relaxed);
 }
 
-bool Inbox::closed() const {
-    const Lock lock(mutex_);
-    return closed_;
-}
-
 }  // namespace gpupool::worker

@@ -68,7 +68,6 @@ class Inbox {
     // Sleeps until there is something to take, or until `timeout` has passed.
     void wait(std::chrono::microseconds timeout);
     void wait();
-    [[nodiscard]] bool closed() const;
 
   private:
     // How long poll() spins. A program often pauses for a moment between its calls, and waking this thread, and before

@@ -142,13 +142,6 @@ constexpr codec::TraceKind traced_kind(std::string_view name) {
                                           : codec::TraceKind::command;
 }
 
-template <class Call, int... Index>
-constexpr int find_stream_parameter(std::integer_sequence<int, Index...>) {
-    int found = -1;
-    ((found < 0 && std::is_same_v<calls::ArgumentOf<Call, Index>, CUstream> ? (found = Index, 0) : 0), ...);
-    return found;
-}
-
 // Translates the client's handles to the driver's. Streams are special: NULL and 2 depend on the command.
 struct Translator {
     Worker& worker;
@@ -228,8 +221,6 @@ struct Translator {
 
 }  // namespace detail
 
-template <class Call>
-inline constexpr int stream_parameter = detail::find_stream_parameter<Call>(codec::Indices<Call>{});
 template <class Call>
 inline constexpr bool in_stream_order = calls::has_rule(Call::kRules, calls::Rule::stream_order);
 template <class Call>

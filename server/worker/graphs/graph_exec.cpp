@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "protocol/codec/handles.h"
-#include "protocol/codec/struct_traits.h"
 #include "server/worker/transfers/copy_pieces.h"
 
 namespace gpupool::worker {
@@ -70,10 +69,6 @@ CUresult move_dependents(const driver::Api& api, CUgraph graph, CUgraphNode node
         }
     }
     return result;
-}
-
-bool is_host(const CUmemorytype& type) {
-    return codec::number_of(type) == CU_MEMORYTYPE_HOST;
 }
 
 codec::GraphCopyNotice rows_of(const CUDA_MEMCPY3D& copy, bool from_client) {

@@ -7,10 +7,6 @@
 namespace gpupool::worker {
 namespace {
 
-bool is_host(const CUmemorytype& type) {
-    return codec::number_of(type) == CU_MEMORYTYPE_HOST;
-}
-
 CUresult add_shape(const driver::Api& api, CUgraph graph, unsigned depth, std::uint32_t most_nodes, GraphShape& shape) {
     if (depth > kMaxGraphDepth) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -55,6 +51,10 @@ CUresult add_shape(const driver::Api& api, CUgraph graph, unsigned depth, std::u
 }
 
 }  // namespace
+
+bool is_host(const CUmemorytype& type) {
+    return codec::number_of(type) == CU_MEMORYTYPE_HOST;
+}
 
 CUresult nodes_of(const driver::Api& api, CUgraph graph, std::vector<CUgraphNode>& nodes) {
     std::size_t count = 0;

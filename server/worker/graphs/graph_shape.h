@@ -27,6 +27,9 @@ struct GraphShape {
     std::int64_t unfreed = 0;   // allocation nodes minus free nodes
 };
 
+// Of one side of a copy node. The client may have sent a value that is no enumerator.
+bool is_host(const CUmemorytype& type);
+
 CUresult shape_of(const driver::Api& api, CUgraph graph, std::uint32_t most_nodes, GraphShape& shape);
 CUresult nodes_of(const driver::Api& api, CUgraph graph, std::vector<CUgraphNode>& nodes);
 // The child graph of a node; null if there is none.

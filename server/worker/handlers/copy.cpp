@@ -364,8 +364,14 @@ class CopyInline final : public HeldForCommand {
     std::vector<unsigned char> kept_;
 };
 
+// A copy of `bytes` bytes, which the command itself must contain.
 template <class Call>
-Outcome copy_inline(Worker& worker, Command& command, codec::Slots<Call>& slots, const DeviceSide& side) {
+Outcome copy_inline(Worker& worker, Command& command, codec::Slots<Call>& slots, const DeviceSide& side,
+                    std::uint64_t bytes) {
+    const std::span<const unsigned char> data = slots.template at<Call::data>().object;
+    if (data.size() != bytes) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     CUresult result = CUDA_SUCCESS;
     StreamState* stream = worker.stream_of(command, slots.template at<Call::stream>().value, result);
     if (stream == nullptr) {
@@ -374,7 +380,6 @@ Outcome copy_inline(Worker& worker, Command& command, codec::Slots<Call>& slots,
     if (stream->capturing) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    const std::span<const unsigned char> data = slots.template at<Call::data>().object;
     if (data.empty() || data.size() > codec::kMaxInlineBytes) {
         return data.empty() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
@@ -405,6 +410,16 @@ CUresult shaped_side(Worker& worker, const CopyShape* shape, DeviceSide& side, s
     return result;
 }
 
+// The same for a copy with a transfer, which ends if this fails.
+CUresult shaped_side(Worker& worker, const CopyShape* shape, std::uint64_t transfer, DeviceSide& side,
+                     std::uint64_t& bytes) {
+    const CUresult result = shaped_side(worker, shape, side, bytes);
+    if (result != CUDA_SUCCESS) {
+        transfer_failed(worker, transfer);
+    }
+    return result;
+}
+
 }  // namespace
 
 Outcome gpStreamCatchUp(Worker& worker, Command& command, codec::Slots<calls::gpStreamCatchUp>& slots) {
@@ -426,10 +441,7 @@ Outcome gpCopyToDevice(Worker& worker, Command& command, codec::Slots<calls::gpC
     side.address = slots.at<Call::destination>().value;
     const Way way{slots.at<Call::transfer>().value, slots.at<Call::ahead_bytes>().value};
     if (way.transfer == 0) {
-        if (slots.at<Call::data>().object.size() != bytes) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        return copy_inline(worker, command, slots, side);
+        return copy_inline(worker, command, slots, side, bytes);
     }
     if (way.ahead_bytes > bytes || (way.ahead_bytes != bytes && way.ahead_bytes % codec::kAheadPieceBytes != 0)) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -449,32 +461,27 @@ Outcome gpCopyShapedToDevice(Worker& worker, Command& command, codec::Slots<call
     using Call = calls::gpCopyShapedToDevice;
     DeviceSide side;
     std::uint64_t bytes = 0;
-    if (const CUresult result = shaped_side(worker, slots.at<Call::shape>().value, side, bytes);
+    const std::uint64_t transfer = slots.at<Call::transfer>().value;
+    if (const CUresult result = shaped_side(worker, slots.at<Call::shape>().value, transfer, side, bytes);
         result != CUDA_SUCCESS) {
-        transfer_failed(worker, slots.at<Call::transfer>().value);
         return result;
     }
-    if (slots.at<Call::transfer>().value == 0) {
-        if (slots.at<Call::data>().object.size() != bytes) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        return copy_inline(worker, command, slots, side);
+    if (transfer == 0) {
+        return copy_inline(worker, command, slots, side, bytes);
     }
-    return begin<CopyIn>(worker, command, slots.at<Call::stream>().value, side, bytes,
-                         Way{slots.at<Call::transfer>().value});
+    return begin<CopyIn>(worker, command, slots.at<Call::stream>().value, side, bytes, Way{transfer});
 }
 
 Outcome gpCopyShapedFromDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyShapedFromDevice>& slots) {
     using Call = calls::gpCopyShapedFromDevice;
     DeviceSide side;
     std::uint64_t bytes = 0;
-    if (const CUresult result = shaped_side(worker, slots.at<Call::shape>().value, side, bytes);
+    const std::uint64_t transfer = slots.at<Call::transfer>().value;
+    if (const CUresult result = shaped_side(worker, slots.at<Call::shape>().value, transfer, side, bytes);
         result != CUDA_SUCCESS) {
-        transfer_failed(worker, slots.at<Call::transfer>().value);
         return result;
     }
-    return begin<CopyOut>(worker, command, slots.at<Call::stream>().value, side, bytes,
-                          Way{slots.at<Call::transfer>().value});
+    return begin<CopyOut>(worker, command, slots.at<Call::stream>().value, side, bytes, Way{transfer});
 }
 
 Outcome gpCopyShapedOnDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyShapedOnDevice>& slots) {

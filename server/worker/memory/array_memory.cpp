@@ -45,7 +45,7 @@ Texels texels_of(CUarray_format format, unsigned channels) {
 }
 
 // Rounds up to a multiple of `step`. On overflow returns the largest value, which the next multiplication detects.
-std::uint64_t round_up(std::uint64_t value, std::uint64_t step) {
+std::uint64_t saturating_round_up(std::uint64_t value, std::uint64_t step) {
     const std::uint64_t whole = value / step + (value % step != 0 ? 1 : 0);
     return whole > ~std::uint64_t{0} / step ? ~std::uint64_t{0} : whole * step;
 }
@@ -65,15 +65,15 @@ bool add_level(const CUDA_ARRAY3D_DESCRIPTOR& array, bool layered, std::uint64_t
     if (__builtin_mul_overflow(blocks(array.Width), texels.bytes, &bytes)) {
         return false;
     }
-    bytes = round_up(bytes, kTileBytes);
+    bytes = saturating_round_up(bytes, kTileBytes);
     const std::uint64_t depth = std::max<std::uint64_t>(1, array.Depth);
     const std::uint64_t slices_together = layered ? 1 : together(depth);
-    std::uint64_t rows = round_up(blocks(array.Height), kTileRows);
+    std::uint64_t rows = saturating_round_up(blocks(array.Height), kTileRows);
     if (slices_together < kMaxTilesTogether / 2) {
-        rows = round_up(rows, kTileRows * together(rows / kTileRows));
+        rows = saturating_round_up(rows, kTileRows * together(rows / kTileRows));
     }
     return !__builtin_mul_overflow(bytes, rows, &bytes) &&
-           !__builtin_mul_overflow(bytes, round_up(depth, slices_together), &bytes) &&
+           !__builtin_mul_overflow(bytes, saturating_round_up(depth, slices_together), &bytes) &&
            !__builtin_add_overflow(total, bytes, &total);
 }
 
@@ -93,7 +93,7 @@ std::optional<std::uint64_t> array_bytes(CUDA_ARRAY3D_DESCRIPTOR array, unsigned
         array.Height /= 2;
         array.Depth = layered ? array.Depth : array.Depth / 2;
     }
-    return total > kPage / 2 ? round_up(total, kPage) : kPage / (kPage / total);
+    return total > kPage / 2 ? saturating_round_up(total, kPage) : kPage / (kPage / total);
 }
 
 }  // namespace gpupool::worker

@@ -112,6 +112,11 @@ TEST_F(Calls, StreamOrderedFreeOfOrdinaryMemoryDoesNotWait) {
     EXPECT_TRUE(program.succeeds(milliseconds(30000))) << program.errors();
 }
 
+TEST_F(Calls, EndedContextCannotBeDetached) {
+    Program program(*daemon_, session_program("detached"));
+    EXPECT_TRUE(program.succeeds(milliseconds(30000))) << program.errors();
+}
+
 TEST_F(Calls, FailedCallsInACaptureGiveNoGraph) {
     Program program(*daemon_, session_program("failed_captures"));
     EXPECT_TRUE(program.succeeds(milliseconds(30000))) << program.errors();

@@ -9,18 +9,12 @@ namespace {
 
 constexpr std::size_t kMiB = 1u << 20;
 
-class HostileBulk : public SessionTest {
+class HostileBulk : public HostileSession {
   protected:
     void SetUp() override {
-        SessionTest::SetUp();
-        client_ = std::make_unique<HostileClient>(*daemon_);
-        client_->make_context();
+        HostileSession::SetUp();
         stream_ = client_->make_stream();
         slab_ = client_->make_slab(128 * kMiB);
-    }
-    void TearDown() override {
-        client_.reset();
-        SessionTest::TearDown();
     }
     std::uint64_t upload(std::uint64_t transfer, std::size_t bytes, CUstream stream) {
         const auto number =
@@ -34,7 +28,6 @@ class HostileBulk : public SessionTest {
         EXPECT_TRUE(is_gone(*daemon_, client_->session()));
     }
 
-    std::unique_ptr<HostileClient> client_;
     CUstream stream_ = nullptr;
     CUdeviceptr slab_ = 0;
 };

@@ -150,21 +150,34 @@ class HostileClient {
     std::vector<codec::StreamCompleteNotice> ended_streams_;
 };
 
-// A hostile client beside the bystander, with a context. Whatever it does, its worker logs why it ends, and its memory
-// stays bounded.
-class HostileTest : public SessionTest {
+// A hostile client beside the bystander, with a context.
+class HostileSession : public SessionTest {
   protected:
     void SetUp() override {
         SessionTest::SetUp();
         client_ = std::make_unique<HostileClient>(*daemon_);
         context_ = client_->make_context();
+    }
+    void TearDown() override {
+        client_.reset();
+        SessionTest::TearDown();
+    }
+
+    std::unique_ptr<HostileClient> client_;
+    CUcontext context_ = nullptr;
+};
+
+// Whatever the client does, its worker logs why it ends, and its memory stays bounded.
+class HostileTest : public HostileSession {
+  protected:
+    void SetUp() override {
+        HostileSession::SetUp();
         before_ = client_->worker_resident_bytes();
     }
     void TearDown() override {
         // Every session ended with a logged reason; a worker that died of a signal would log none.
         EXPECT_EQ(daemon_->log().find("signal"), std::string::npos);
-        client_.reset();
-        SessionTest::TearDown();
+        HostileSession::TearDown();
     }
     void expect_bounded(std::size_t bytes = std::size_t{1} << 30) {
         if (!client_->ended(milliseconds(0))) {
@@ -172,8 +185,6 @@ class HostileTest : public SessionTest {
         }
     }
 
-    std::unique_ptr<HostileClient> client_;
-    CUcontext context_ = nullptr;
     std::uint64_t before_ = 0;
 };
 

@@ -11,17 +11,8 @@ namespace {
 
 using wire::FrameType;
 
-class HostileFrames : public SessionTest {
+class HostileFrames : public HostileSession {
   protected:
-    void SetUp() override {
-        SessionTest::SetUp();
-        client_ = std::make_unique<HostileClient>(*daemon_);
-        client_->make_context();
-    }
-    void TearDown() override {
-        client_.reset();
-        SessionTest::TearDown();
-    }
     void expect_end() {
         EXPECT_TRUE(client_->ended());
         EXPECT_TRUE(is_gone(*daemon_, client_->session()));
@@ -40,8 +31,6 @@ class HostileFrames : public SessionTest {
         header.number = number;
         return header;
     }
-
-    std::unique_ptr<HostileClient> client_;
 };
 
 TEST_F(HostileFrames, GarbageEndsTheSession) {

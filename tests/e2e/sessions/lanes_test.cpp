@@ -224,17 +224,11 @@ TEST_F(LaneLimit, IsSetByTheServer) {
 }
 
 // Hostile clients.
-class HostileLanes : public SessionTest {
+class HostileLanes : public HostileSession {
   protected:
     void SetUp() override {
         settings_ = "[limits]\nlanes = 3\n";
-        SessionTest::SetUp();
-        client_ = std::make_unique<HostileClient>(*daemon_);
-        client_->make_context();
-    }
-    void TearDown() override {
-        client_.reset();
-        SessionTest::TearDown();
+        HostileSession::SetUp();
     }
 
     // A connection that asks to be lane `index` of that session, and the server's answer.
@@ -310,7 +304,6 @@ class HostileLanes : public SessionTest {
         EXPECT_EQ(daemon_->log().find("signal"), std::string::npos);
     }
 
-    std::unique_ptr<HostileClient> client_;
     CUdeviceptr slab_ = 0;
     CUstream stream_ = nullptr;
     std::uint64_t number_ = 0;

@@ -13,7 +13,10 @@
 //   freed_behind_work    frees ordinary memory in stream order, behind work that does not end yet
 //   kernels_beside_work  looks up kernels in libraries that are not loaded yet while a stream is blocked, and launches
 //                        them later; prints "waited 0" if no look-up waited for the stream
+//   detached             attaches to a context, and detaches until it has ended and beyond
 //   linker               several threads add to one linker at a time; prints "globals NUMBER", of what was linked
+
+#include <dlfcn.h>
 
 #include <atomic>
 #include <string>
@@ -143,6 +146,25 @@ int run_destroyed_in_capture() {
     must(driver.cuMemAlloc(&data, sizeof(unsigned)), "cuMemAlloc");
     must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
     return 0;
+}
+
+int run_detached() {
+    begin();
+    // cuda.h deprecates both.
+    const auto attach = reinterpret_cast<CUresult (*)(CUcontext*, unsigned)>(dlsym(driver.library, "cuCtxAttach"));
+    const auto detach = reinterpret_cast<CUresult (*)(CUcontext)>(dlsym(driver.library, "cuCtxDetach"));
+    CUcontext context = nullptr, attached = nullptr;
+    must(driver.cuCtxCreate(&context, nullptr, 0, 0), "cuCtxCreate");
+    must(attach(&attached, 0), "cuCtxAttach");
+    must(detach(context), "cuCtxDetach");
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    must(detach(context), "cuCtxDetach of the last");
+    for (int i = 0; i < 2; ++i) {
+        if (detach(context) != CUDA_ERROR_INVALID_CONTEXT) {
+            return 4;
+        }
+    }
+    return attached == context ? 0 : 5;
 }
 
 int run_linker() {
@@ -346,6 +368,7 @@ int run_calls(const std::string& mode) {
            : mode == "deferred"             ? run_deferred()
            : mode == "allocating"           ? run_allocating()
            : mode == "destroyed_in_capture" ? run_destroyed_in_capture()
+           : mode == "detached"             ? run_detached()
            : mode == "linker"               ? run_linker()
            : mode == "freed_behind_work"    ? run_freed_behind_work()
            : mode == "failure_waited_for"   ? run_failure_waited_for()

@@ -21,10 +21,6 @@
 namespace gpupool {
 namespace {
 
-std::span<const std::byte> bytes_of(std::string_view text) {
-    return std::as_bytes(std::span(text.data(), text.size()));
-}
-
 TEST(Contention, LastsLongerTheMoreOftenItRecurs) {
     using Clock = std::chrono::steady_clock;
     Contention contention;
@@ -185,16 +181,6 @@ TEST(Environment, CudaSwitchesAreOnByTheirValue) {
 TEST(Hash, MatchesTheReference) {
     // The XXH3 128-bit reference value for empty input.
     EXPECT_EQ(to_string(fingerprint({})), "99aa06d3014798d86001c324468d497f");
-}
-
-TEST(Hash, DoesNotDependOnTheChunks) {
-    const std::string text(10000, 'x');
-    Fingerprinter pieces;
-    for (std::size_t at = 0; at < text.size(); at += 777) {
-        pieces.add(bytes_of(std::string_view(text).substr(at, 777)));
-    }
-    EXPECT_EQ(pieces.result(), fingerprint(bytes_of(text)));
-    EXPECT_NE(pieces.result(), fingerprint(bytes_of(text).subspan(1)));
 }
 
 bool is_open(int fd) {
