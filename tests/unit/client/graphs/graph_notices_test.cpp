@@ -140,6 +140,8 @@ TEST(GraphNotices, FunctionsRunByNameAndOncePerTicket) {
 TEST(GraphNotices, InvalidNamesAndTicketsEndTheSession) {
     static std::atomic<bool> go{false};
     static std::atomic<int> runs{0};
+    go = false;
+    runs = 0;
     const auto wait = [](void*) {
         while (!go) {
             std::this_thread::yield();

@@ -11,6 +11,9 @@ namespace {
 EventCounter destroyed, may_end, memset_later;
 
 TEST(DestroyedTwice, IsPassedToTheDriverOnce) {
+    for (EventCounter* counter : {&destroyed, &may_end, &memset_later}) {
+        counter->reset();
+    }
     driver::Library library;
     add_idle_gpu(library.api);
     library.api.cuCtxPopCurrent_v2 = [](CUcontext*) { return CUDA_SUCCESS; };
