@@ -5,10 +5,10 @@
 // Threads: any; wait() and has_waiters() are called with the mutex held that guards the waited-for condition.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <utility>
 
+#include "common/clock.h"
 #include "common/mutex.h"
 
 namespace gpupool {
@@ -23,9 +23,10 @@ class CountingCondition {
         --waiting_;
     }
     template <class Predicate>
-    void wait_for(UniqueLock& lock, std::chrono::milliseconds timeout, Predicate ready) {
+    void wait_for(UniqueLock& lock, TimeSource::Duration timeout, Predicate ready,
+                  TimeSource& clock = TimeSource::system()) {
         ++waiting_;
-        changed_.wait_for(lock, timeout, std::move(ready));
+        clock.wait_for(changed_, lock, timeout, std::move(ready));
         --waiting_;
     }
     void notify_all() noexcept { changed_.notify_all(); }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 #include <utility>
 
 #include "client/core/memory/own_memory.h"
@@ -212,17 +211,16 @@ void HostMirrors::watch(std::function<bool()> publish) {
     }
     // Never ends, like the session.
     quiet_thread("gpupool-mirrors", [this, publish = std::move(publish)] {
-        std::chrono::steady_clock::duration pause = kWatchPause;
+        TimeSource::Duration pause = kWatchPause;
         while (true) {
-            std::this_thread::sleep_for(pause);
-            const auto start = std::chrono::steady_clock::now();
+            clock_.sleep_for(pause);
+            const auto start = clock_.now();
             if (any() && !publish()) {
                 return;
             }
-            const auto took = std::chrono::steady_clock::now() - start;
+            const auto took = clock_.now() - start;
             // Without a mirror, only check now and then whether there is one again.
-            pause = any() ? std::max<std::chrono::steady_clock::duration>(kWatchPause, took * kWatchShare)
-                          : kWatchPause * 100;
+            pause = any() ? std::max<TimeSource::Duration>(kWatchPause, took * kWatchShare) : kWatchPause * 100;
         }
     }).detach();
 }

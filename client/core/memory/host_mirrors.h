@@ -31,6 +31,7 @@
 #include <span>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
 #include "protocol/codec/memory_changes.h"
@@ -39,6 +40,8 @@ namespace gpupool::client {
 
 class HostMirrors {
   public:
+    explicit HostMirrors(TimeSource& clock = TimeSource::system()) : clock_(clock) {}
+
     // Is there any memory to compare?
     [[nodiscard]] bool any() const { return compared_.load(std::memory_order_acquire) != 0; }
     // The GPU's address for the program's memory at `address`: the same or another one; 0 if it has none.
@@ -82,6 +85,7 @@ class HostMirrors {
     void compare(Mirror& mirror, codec::SharedBlock part, const std::function<void(std::span<const std::byte>)>& emit)
         GP_REQUIRES(mutex_);
 
+    TimeSource& clock_;
     // Lock order: before mutex_. Held while sending. Guards to_send_, which keeps its capacity.
     Mutex publishing_;
     struct ToSend {

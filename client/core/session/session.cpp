@@ -107,8 +107,8 @@ Result<std::unique_ptr<Session>> Session::open_over(std::unique_ptr<transport::C
 }
 
 Result<std::unique_ptr<Session>> Session::start(std::unique_ptr<transport::Connection> connection, const Config& config,
-                                                Welcome welcome, const AddressRanges& candidates) {
-    std::unique_ptr<Session> session(new Session);
+                                                Welcome welcome, const AddressRanges& candidates, TimeSource& clock) {
+    std::unique_ptr<Session> session(new Session(clock));
     session->server_ = config.server;
     session->id_ = welcome.session_id;
     session->server_version_ = std::move(welcome.server_version);

@@ -37,6 +37,7 @@
 #include "client/core/tracing/trace.h"
 #include "client/core/transfers/lane_opener.h"
 #include "client/core/transfers/transfers.h"
+#include "common/clock.h"
 #include "common/mutex.h"
 #include "protocol/codec/cursor.h"
 #include "protocol/codec/handles.h"
@@ -57,7 +58,8 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     // which only the welcome's window stays reserved.
     static Result<std::unique_ptr<Session>> start(std::unique_ptr<transport::Connection> connection,
                                                   const Config& config, Welcome welcome,
-                                                  const AddressRanges& candidates);
+                                                  const AddressRanges& candidates,
+                                                  TimeSource& clock = TimeSource::system());
     ~Session() override = default;
 
     // ---- state; each class documents its own rules
@@ -218,7 +220,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     [[nodiscard]] const std::string& server_version() const { return server_version_; }
 
   private:
-    Session() = default;
+    explicit Session(TimeSource& clock) : transfers(clock), host_mirrors(clock) {}
     // `full`: the server has no free place now.
     static Result<std::unique_ptr<Session>> open_once(const Config& config, bool& reached, bool& full);
     // The same over one transport. `hung_up`: the server closed the connection without an answer.

@@ -30,7 +30,7 @@ void Transfers::end() {
     ending_ = true;
     pulled_.notify_one();
     changed_.notify_all();
-    changed_.wait_for(lock, kEndTimeout, [&]() GP_REQUIRES(mutex_) { return in_use_ == 0 && receiving_ == 0; });
+    clock_.wait_for(changed_, lock, kEndTimeout, [&]() GP_REQUIRES(mutex_) { return in_use_ == 0 && receiving_ == 0; });
     ended_ = true;
     changed_.notify_all();
 }
@@ -224,7 +224,7 @@ bool Transfers::cancel(std::uint64_t transfer) {
         give_back_ahead(transfer);
         if (const auto it = downloads_.find(transfer); it != downloads_.end()) {
             it->second->over = true;
-            changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return !being_written(transfer); });
+            clock_.wait(changed_, lock, [&]() GP_REQUIRES(mutex_) { return !being_written(transfer); });
         }
         end_download(transfer);
         if (const auto it = uploads_.find(transfer); it != uploads_.end()) {
@@ -243,7 +243,7 @@ bool Transfers::cancel(std::uint64_t transfer) {
 
 void Transfers::wait_for_room(UniqueLock& lock, std::uint64_t bytes) {
     const trace::Wait waiting;
-    changed_.wait(lock, [&]() GP_REQUIRES(mutex_) {
+    clock_.wait(changed_, lock, [&]() GP_REQUIRES(mutex_) {
         return ending_ || copied_bytes_ == 0 || copied_bytes_ + bytes <= kMaxCopiedBytes;
     });
     copied_bytes_ += bytes;
@@ -279,7 +279,7 @@ void Transfers::wait_untouched(const void* from, std::uint64_t bytes) const {
     };
     const trace::Wait waiting(trace::For::data);
     UniqueLock lock(mutex_);
-    changed_.wait(lock, [&]() GP_REQUIRES(mutex_) {
+    clock_.wait(changed_, lock, [&]() GP_REQUIRES(mutex_) {
         return ended_ ||
                (std::none_of(downloads_.begin(), downloads_.end(),
                              [&](const auto& entry) { return touches(entry.second->lowest, entry.second->highest); }) &&
@@ -444,7 +444,7 @@ void Transfers::notify_of_pull() {
 
 bool Transfers::wait_sent(std::uint64_t transfer) {
     UniqueLock lock(mutex_);
-    changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return ended_ || !uploads_.contains(transfer); });
+    clock_.wait(changed_, lock, [&]() GP_REQUIRES(mutex_) { return ended_ || !uploads_.contains(transfer); });
     return !uploads_.contains(transfer);
 }
 
@@ -484,7 +484,7 @@ void Transfers::answer_pulls() {
         while (next == pulls_.end() && !ending_) {
             // Without pulls, wait for pulls only: otherwise every end of a download would cost the receiving thread a
             // system call to wake this one.
-            (pulls_.empty() ? pulled_ : changed_).wait(lock);
+            clock_.wait_until(pulls_.empty() ? pulled_ : changed_, lock, TimeSource::kNever);
             next = find();
         }
         if (ending_) {

@@ -39,6 +39,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/mutex.h"
 #include "common/pooled.h"
 #include "protocol/wire/channel.h"
@@ -56,6 +57,8 @@ class Transfers {
     // Copies the bytes at `offset` of packed data from, or to, their places in memory.
     using Gather = std::function<void(std::uint64_t offset, std::span<std::byte> packed)>;
     using Scatter = std::function<void(std::uint64_t offset, std::span<const std::byte> packed)>;
+
+    explicit Transfers(TimeSource& clock = TimeSource::system()) : clock_(clock) {}
 
     // Starts the thread that answers pulls. `channel` and `lanes` (may be null) outlive this object. `begins` receives
     // the size of each transfer and must not block.
@@ -183,6 +186,7 @@ class Transfers {
     bool end_upload(std::uint64_t transfer) GP_REQUIRES(mutex_);
     void end_download(std::uint64_t transfer) GP_REQUIRES(mutex_);
 
+    TimeSource& clock_;
     mutable Mutex mutex_;
     mutable Condition changed_;  // a transfer has ended
     Condition pulled_;           // a pull was added

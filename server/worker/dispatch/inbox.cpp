@@ -14,7 +14,7 @@ constexpr std::size_t kMaxLetThroughBytes = 256u << 20;
 
 bool Inbox::push(std::shared_ptr<Frame> frame) {
     UniqueLock lock(mutex_);
-    not_full_.wait(lock, [&]() GP_REQUIRES(mutex_) {
+    clock_.wait(not_full_, lock, [&]() GP_REQUIRES(mutex_) {
         return closed_ || bytes_ < (letting_through_ > 0 ? kMaxLetThroughBytes : kMaxFrameBytes) ||
                std::this_thread::get_id() == dispatcher_;
     });
@@ -94,7 +94,7 @@ Inbox::Batch Inbox::take(Batch used) {
 
 void Inbox::wait(std::chrono::microseconds timeout) {
     UniqueLock lock(mutex_);
-    if (not_empty_.wait_for(lock, timeout, [&]() GP_REQUIRES(mutex_) { return ready(); })) {
+    if (clock_.wait_for(not_empty_, lock, timeout, [&]() GP_REQUIRES(mutex_) { return ready(); })) {
         // the thread that queued it sets this only after it released the mutex
         news_.store(true, std::memory_order_relaxed);
     }
@@ -102,7 +102,7 @@ void Inbox::wait(std::chrono::microseconds timeout) {
 
 void Inbox::wait() {
     UniqueLock lock(mutex_);
-    not_empty_.wait(lock, [&]() GP_REQUIRES(mutex_) { return ready(); });
+    clock_.wait(not_empty_, lock, [&]() GP_REQUIRES(mutex_) { return ready(); });
     news_.store(true, std::memory_order_relaxed);
 }
 

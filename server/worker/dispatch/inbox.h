@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/mutex.h"
 #include "common/spin.h"
 #include "server/worker/dispatch/command.h"
@@ -25,6 +26,8 @@ namespace gpupool::worker {
 class Inbox {
   public:
     static constexpr std::size_t kMaxFrameBytes = 16u << 20;
+
+    explicit Inbox(TimeSource& clock = TimeSource::system()) : clock_(clock) {}
 
     // False if the inbox is closed. Never blocks when the dispatcher itself receives.
     bool push(std::shared_ptr<Frame> frame);
@@ -79,6 +82,7 @@ class Inbox {
         return poked_ || closed_ || !frames_.empty() || !jobs_.empty();
     }
 
+    TimeSource& clock_;
     mutable AdaptiveMutex mutex_;
     Condition not_empty_, not_full_;
     std::vector<std::shared_ptr<Frame>> frames_ GP_GUARDED_BY(mutex_);

@@ -83,6 +83,7 @@ wire::Limits channel_limits() {
 
 Worker::Worker(const driver::Library& library, int device_count, Options options)
     : api(library.api),
+      clock(*options.clock),
       pinned(library.api, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }),
       word_memory(library.api, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }),
       scheduler(
@@ -92,13 +93,17 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
                      codec::StreamHoldNotice{on_wire(stream.name()), codec::to_wire(stream.context->client),
                                              stream.thread, held ? 1u : 0u});
           },
-          [this] { return driver_closed(); }, [this] { settle_launches(); }),
+          [this] { return driver_closed(); }, [this] { settle_launches(); }, clock),
       issuers(library.api, std::min(options.issuers, Issuers::kMaxThreads)),
+      inbox(clock),
       tracer(
           library.api, [this](const ContextState* context) { scheduler.enter(context); },
-          [this](codec::NoticeType type, const void* notice, std::size_t bytes) { notify_bytes(type, notice, bytes); }),
+          [this](codec::NoticeType type, const void* notice, std::size_t bytes) { notify_bytes(type, notice, bytes); },
+          clock),
       helpers(inbox, &tracer),
       staging(library.api, {std::begin(kStagingSizes), std::end(kStagingSizes)}, [this] { inbox.poke(); }),
+      incoming(clock),
+      host_mirrors(clock),
       options_(std::move(options)),
       lanes_(*this, lane_limits(options_)) {
     images.set_store(options_.image_store);
@@ -173,14 +178,14 @@ bool takes_long(const Inbox::Batch& batch) {
 
 void Worker::loop() {
     ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
-    std::optional<std::chrono::steady_clock::time_point> idle_since;
+    std::optional<TimeSource::TimePoint> idle_since;
     unsigned batches_ahead = 0;
     inbox.serve_here();
-    prepared_context_until_ = std::chrono::steady_clock::now() + options_.prepared_context_timeout;
+    prepared_context_until_ = clock.now() + options_.prepared_context_timeout;
     Inbox::Batch batch;
     while (!ending_) {
         if (options_.prepared_context != nullptr && objects.contexts_in_making == 0 &&
-            std::chrono::steady_clock::now() >= prepared_context_until_) [[unlikely]] {
+            clock.now() >= prepared_context_until_) [[unlikely]] {
             give_back_prepared_context([] {});
         }
         batch = inbox.take(std::move(batch));
@@ -227,7 +232,7 @@ void Worker::loop() {
             channel_->nudge();
             idle_since.reset();
             if (polled_at_) {
-                note_poll(std::chrono::steady_clock::now());
+                note_poll(clock.now());
             }
         } else {
             pause(idle_since);
@@ -238,7 +243,7 @@ void Worker::loop() {
 // The driver does not notify, so the dispatcher polls while something is outstanding: first without pauses where
 // spinning pays, then with short sleeps between polls, then with longer ones. With nothing outstanding it sleeps until
 // a frame arrives.
-void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_since) {
+void Worker::pause(std::optional<TimeSource::TimePoint>& idle_since) {
     if (!scheduler.waiting() && stream_watches.empty()) {
         const bool only_frames = host_mirrors.empty() && !tracer.waiting();
         if (only_frames && inbox.poll([this] { poll_for_frames(); })) {
@@ -248,14 +253,14 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
         if (only_frames && options_.prepared_context == nullptr) {
             inbox.wait();
         } else if (only_frames) {
-            const auto left = prepared_context_until_ - std::chrono::steady_clock::now();
+            const auto left = prepared_context_until_ - clock.now();
             inbox.wait(std::max(std::chrono::ceil<std::chrono::microseconds>(left), kLongPause));
         } else {
             inbox.wait(kLongPause);  // a kernel may write to mirrored memory for a program that polls it
         }
         return;
     }
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = clock.now();
     const auto idle_for = now - idle_since.value_or(now);
     idle_since = idle_since.value_or(now);
     note_poll(now);
@@ -273,7 +278,7 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
 
 // Called when work or the next pause follows a pause in which the dispatcher polled: notes whether the thread was
 // suspended in between.
-void Worker::note_poll(std::chrono::steady_clock::time_point now) {
+void Worker::note_poll(TimeSource::TimePoint now) {
     if (polled_at_) {
         contention().note_poll(*std::exchange(polled_at_, std::nullopt), now);
     }

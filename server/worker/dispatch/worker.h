@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/mutex.h"
 #include "protocol/codec/agreement.h"
 #include "protocol/wire/channel.h"
@@ -75,6 +76,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         // When it is released if the session makes no context.
         std::chrono::milliseconds prepared_context_timeout{10000};
         ImageStore* image_store = nullptr;  // images of earlier sessions; null: none. Outlives the worker
+        TimeSource* clock = &TimeSource::system();
     };
 
     Worker(const driver::Library& library, int device_count, Options options);
@@ -94,6 +96,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     std::atomic<std::size_t> held_bytes{0};
 
     const driver::Api& api;
+    TimeSource& clock;
     PinnedMemory pinned;       // for graphs; declared before everything that may hold blocks of it
     PinnedMemory word_memory;  // words that streams write or wait for: marks, host functions
     DeviceMemory memory;       // before the scheduler: held operations have some of it charged
@@ -213,9 +216,9 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void loop();
     bool take_frames(const std::vector<std::shared_ptr<Frame>>& frames);
     bool take_frame(const std::shared_ptr<Frame>& frame);
-    void pause(std::optional<std::chrono::steady_clock::time_point>& idle_since);
+    void pause(std::optional<TimeSource::TimePoint>& idle_since);
     void poll_for_frames();
-    void note_poll(std::chrono::steady_clock::time_point now);
+    void note_poll(TimeSource::TimePoint now);
     StreamState* find_stream(const Command& command, CUstream handle, CUresult& result);
     void run_elsewhere(std::function<void()> call);
     void latch(const Command& command, CUresult result);
@@ -229,7 +232,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes);
 
     Options options_;
-    std::chrono::steady_clock::time_point prepared_context_until_{};
+    TimeSource::TimePoint prepared_context_until_{};
     std::uint64_t commands_ = 0;
     std::size_t since_poll_ = 0;                           // commands since the last poll, across frames
     static constexpr std::size_t kMuchToComeBytes = 4096;  // about twenty launches
@@ -245,7 +248,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     std::atomic<bool> ending_{false};
     transport::Connection* connection_ = nullptr;             // owned by the channel, which never attaches another
     std::optional<wire::Channel::PollingReceiver> receiver_;  // held while the idle dispatcher receives
-    std::optional<std::chrono::steady_clock::time_point> polled_at_;  // set if its last pause was a poll
+    std::optional<TimeSource::TimePoint> polled_at_;          // set if its last pause was a poll
     // Declared last: their threads use all of the above until they have ended.
     std::unique_ptr<wire::Channel> channel_;
     wire::Lanes lanes_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 
 #include "server/worker/dispatch/serve.h"
 #include "server/worker/scheduling/capture.h"
@@ -26,17 +25,17 @@ bool make_room(Worker& worker) {
         return true;
     }
     std::size_t count = worker.objects.stream_count();
-    for (auto last = std::chrono::steady_clock::now();
-         worker.objects.ending_stream_count() != 0 && std::chrono::steady_clock::now() - last < kProgressTimeout;) {
+    for (auto last = worker.clock.now();
+         worker.objects.ending_stream_count() != 0 && worker.clock.now() - last < kProgressTimeout;) {
         worker.catch_up();
         if (worker.objects.stream_fits()) {
             return true;
         }
         if (const std::size_t now = worker.objects.stream_count(); now < count) {
-            last = std::chrono::steady_clock::now();
+            last = worker.clock.now();
             count = now;
         }
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
+        worker.clock.sleep_for(std::chrono::microseconds(100));
     }
     return false;
 }

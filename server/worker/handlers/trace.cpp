@@ -11,8 +11,8 @@ Outcome gpTraceStart(Worker& worker, Command&, codec::Slots<calls::gpTraceStart>
     return CUDA_SUCCESS;
 }
 
-Outcome gpTraceClock(Worker&, Command&, codec::Slots<calls::gpTraceClock>& slots) {
-    slots.at<calls::gpTraceClock::now_ns>().object = Tracer::now_ns();
+Outcome gpTraceClock(Worker& worker, Command&, codec::Slots<calls::gpTraceClock>& slots) {
+    slots.at<calls::gpTraceClock::now_ns>().object = worker.tracer.now_ns();
     return CUDA_SUCCESS;
 }
 

@@ -137,12 +137,12 @@ bool read_all(int file, std::span<std::byte> room) {
 }  // namespace
 
 Result<std::unique_ptr<ImageStore>> ImageStore::open(const std::string& root, const std::string& tenant,
-                                                     std::uint64_t limit_bytes) {
+                                                     std::uint64_t limit_bytes, TimeSource& clock) {
     const std::string path = root + "/" + tenant;
     if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
         return system_error("cannot make " + path, errno);
     }
-    std::unique_ptr<ImageStore> store(new ImageStore);
+    std::unique_ptr<ImageStore> store(new ImageStore(clock));
     store->root_ = root;
     store->limit_bytes_ = limit_bytes;
     store->folder_.reset(open_folder(AT_FDCWD, path.c_str()));
@@ -212,13 +212,13 @@ bool ImageStore::start_writing() {
 
 void ImageStore::finish(std::chrono::milliseconds timeout) {
     UniqueLock lock(mutex_);
-    changed_.wait_for(lock, timeout, [&]() GP_REQUIRES(mutex_) { return waiting_.empty(); });
+    clock_.wait_for(changed_, lock, timeout, [&]() GP_REQUIRES(mutex_) { return waiting_.empty(); });
 }
 
 void ImageStore::run() {
     UniqueLock lock(mutex_);
     while (true) {
-        changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return stopping_ || !waiting_.empty(); });
+        clock_.wait(changed_, lock, [&]() GP_REQUIRES(mutex_) { return stopping_ || !waiting_.empty(); });
         if (stopping_) {
             return;
         }

@@ -25,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/mutex.h"
 #include "common/result.h"
 #include "common/unique_fd.h"
@@ -46,7 +47,8 @@ class ImageStore {
 
     // `root` must exist; creates the tenant's folder in it.
     static Result<std::unique_ptr<ImageStore>> open(const std::string& root, const std::string& tenant,
-                                                    std::uint64_t limit_bytes);
+                                                    std::uint64_t limit_bytes,
+                                                    TimeSource& clock = TimeSource::system());
     ~ImageStore();
     ImageStore(const ImageStore&) = delete;
     ImageStore& operator=(const ImageStore&) = delete;
@@ -61,12 +63,13 @@ class ImageStore {
     void finish(std::chrono::milliseconds timeout);
 
   private:
-    ImageStore() = default;
+    explicit ImageStore(TimeSource& clock) : clock_(clock) {}
     void run();
     Status write(const ImageHash& hash, std::span<const std::byte> content);
     void trim();
     bool start_writing();
 
+    TimeSource& clock_;
     std::string root_;
     UniqueFd folder_;  // the tenant's
     std::uint64_t limit_bytes_ = 0;

@@ -153,7 +153,7 @@ bool HostMirrors::watch(const std::function<void()>& settle, const Send& send) {
     if (empty()) {
         return false;  // the dispatcher calls this in every iteration of its loop
     }
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = clock_.now();
     if (start < next_poll_) {
         return false;
     }
@@ -173,8 +173,8 @@ bool HostMirrors::watch(const std::function<void()>& settle, const Send& send) {
     if (changed) {
         settle_and_send();
     }
-    const auto end = std::chrono::steady_clock::now();
-    next_poll_ = end + std::max<std::chrono::steady_clock::duration>(kPollInterval, (end - start) * kPollTimeDivisor);
+    const auto end = clock_.now();
+    next_poll_ = end + std::max<TimeSource::Duration>(kPollInterval, (end - start) * kPollTimeDivisor);
     return changed;
 }
 

@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "common/clock.h"
 #include "protocol/calls/cuda_api.h"
 #include "protocol/codec/memory_changes.h"
 
@@ -34,6 +35,8 @@ class HostMirrors {
         void* start = nullptr;
         std::size_t bytes = 0;
     };
+
+    explicit HostMirrors(TimeSource& clock = TimeSource::system()) : clock_(clock) {}
 
     // Sets the session's limit, which is 0 until then.
     void limit_shared(std::uint64_t bytes) { max_shared_bytes_ = bytes; }
@@ -79,13 +82,14 @@ class HostMirrors {
 
     static constexpr std::size_t kMaxFoundBytes = 1u << 20;  // then they are sent
 
+    TimeSource& clock_;
     std::map<std::uint64_t, Mirror> mirrors_;    // by the range's address
     std::vector<std::vector<std::byte>> found_;  // found by watch(), not sent yet
     std::size_t found_bytes_ = 0;
     std::uint64_t bytes_ = 0;  // of mirrors with a baseline
     std::uint64_t shared_bytes_ = 0, max_shared_bytes_ = 0;
     std::size_t shared_ = 0;
-    std::chrono::steady_clock::time_point next_poll_{};
+    TimeSource::TimePoint next_poll_{};
 };
 
 }  // namespace gpupool::worker

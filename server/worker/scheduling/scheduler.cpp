@@ -8,12 +8,13 @@ namespace gpupool::worker {
 
 Scheduler::Scheduler(const driver::Api& api, PinnedMemory& word_memory,
                      std::function<void(const StreamState&, bool)> hold, std::function<bool()> driver_closed,
-                     std::function<void()> settle_launches)
+                     std::function<void()> settle_launches, TimeSource& clock)
     : api_(api),
       word_memory_(word_memory),
       notify_throttled_(std::move(hold)),
       driver_closed_(std::move(driver_closed)),
-      settle_launches_(std::move(settle_launches)) {}
+      settle_launches_(std::move(settle_launches)),
+      clock_(clock) {}
 
 CUresult Scheduler::enter(const ContextState* context) {
     if (entered_ && context == current_) {

@@ -29,6 +29,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/clock.h"
 #include "server/driver/api.h"
 #include "server/worker/dispatch/command.h"
 #include "server/worker/session/objects.h"
@@ -93,7 +94,8 @@ class Scheduler {
     // `word_memory` outlives the scheduler.
     Scheduler(
         const driver::Api& api, PinnedMemory& word_memory, std::function<void(const StreamState&, bool)> hold,
-        std::function<bool()> driver_closed = [] { return false; }, std::function<void()> settle_launches = [] {});
+        std::function<bool()> driver_closed = [] { return false; }, std::function<void()> settle_launches = [] {},
+        TimeSource& clock = TimeSource::system());
 
     // Makes `context` current for the driver calls that follow on this thread.
     CUresult enter(const ContextState* context);
@@ -254,6 +256,7 @@ class Scheduler {
     std::function<void(const StreamState&, bool)> notify_throttled_;
     const std::function<bool()> driver_closed_;
     const std::function<void()> settle_launches_;
+    TimeSource& clock_;
     const ContextState* current_ = nullptr;
     bool entered_ = false;
     std::uint32_t credit_ = kCredit;
@@ -269,7 +272,7 @@ class Scheduler {
     std::size_t data_outstanding_ = 0;           // completions that send data
     std::size_t notifications_outstanding_ = 0;  // notifications of events, found or not
     std::size_t events_awaited_ = 0;             // entries of loose_ that a call waits for
-    std::chrono::steady_clock::time_point loose_polled_{}, asked_{};
+    TimeSource::TimePoint loose_polled_{}, asked_{};
     std::size_t next_asked_ = 0;
     unsigned polls_ = 0;
     bool kernels_print_ = false;

@@ -289,7 +289,7 @@ bool Scheduler::ask_in_order() {
     if (++polls_ % kPollsPerClockRead != 0) {
         return false;
     }
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = clock_.now();
     if (busy_.empty() || now - asked_ < kAskEvery) {
         return false;
     }
@@ -387,7 +387,7 @@ bool Scheduler::poll(PollDepth depth) {
     // A reply must not precede notifications of events that were complete by then, so events are queried if one is
     // found.
     if (!loose_.empty()) {
-        const auto now = std::chrono::steady_clock::now();
+        const auto now = clock_.now();
         const std::chrono::microseconds all_when_idle = kEachLooseWhenIdle * loose_.size();
         const auto every = depth == PollDepth::idle ? std::min(kLooseEvery, all_when_idle) : kLooseEvery;
         if (depth == PollDepth::thorough || events_awaited_ != 0 || !found_.empty() || now - loose_polled_ >= every) {

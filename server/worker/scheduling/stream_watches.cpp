@@ -33,7 +33,7 @@ bool StreamWatches::poll() {
     if (watches_.empty()) {
         return false;  // the usual case, which does not even read the clock
     }
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = worker_.clock.now();
     if (now - polled_ < std::max(kLeast, kEach * static_cast<int>(watches_.size()))) {
         return false;
     }

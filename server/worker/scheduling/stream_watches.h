@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/clock.h"
 #include "server/worker/dispatch/command.h"
 
 namespace gpupool::worker {
@@ -47,7 +48,7 @@ class StreamWatches {
 
     Worker& worker_;
     std::vector<Watch> watches_;
-    std::chrono::steady_clock::time_point polled_{};
+    TimeSource::TimePoint polled_{};
 };
 
 }  // namespace gpupool::worker

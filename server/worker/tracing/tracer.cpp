@@ -46,12 +46,15 @@ std::uint32_t narrow_ns(std::uint64_t ns) {
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(ns, ~std::uint32_t{0}));
 }
 
+std::uint64_t ns_of(const TimeSource& clock) {
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(clock.now().time_since_epoch()).count());
+}
+
 }  // namespace
 
-std::uint64_t Tracer::now_ns() {
-    return static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-            .count());
+std::uint64_t Tracer::now_ns() const {
+    return ns_of(clock_);
 }
 
 void Tracer::start() {
@@ -147,11 +150,11 @@ void Tracer::Issue::begin(Tracer& tracer, const codec::CommandHeader& header, bo
                                               ((header.flags & codec::kReplyWanted) != 0 ? codec::kTraceAnswered : 0));
     tracer.current_ = &record_;
     driver::taken_ns = &driver_ns_;
-    record_.begin_ns = now_ns();
+    record_.begin_ns = tracer.now_ns();
 }
 
 void Tracer::Issue::end() {
-    record_.end_ns = now_ns();
+    record_.end_ns = tracer_->now_ns();
     driver::taken_ns = nullptr;
     tracer_->current_ = nullptr;
     record_.driver_ns = narrow_ns(driver_ns_);
@@ -166,12 +169,12 @@ void Tracer::wrap(Job& work, Job& done) {
         *record = *current_;
     }
     record->kind = codec::TraceKind::helper;
-    work = [record, work = std::move(work)] {
+    work = [&clock = clock_, record, work = std::move(work)] {
         std::uint64_t driver_ns = 0;
         driver::taken_ns = &driver_ns;
-        record->begin_ns = now_ns();
+        record->begin_ns = ns_of(clock);
         work();
-        record->end_ns = now_ns();
+        record->end_ns = ns_of(clock);
         driver::taken_ns = nullptr;
         record->driver_ns = narrow_ns(driver_ns);
         record->track = static_cast<std::uint32_t>(::gettid());

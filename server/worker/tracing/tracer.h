@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/clock.h"
 #include "protocol/codec/record.h"
 #include "protocol/codec/trace_records.h"
 #include "server/driver/api.h"
@@ -50,12 +51,12 @@ class Tracer {
     static constexpr std::chrono::milliseconds kFlushTimeout{200};
 
     // `enter` makes a context current.
-    Tracer(const driver::Api& api, Enter enter, Send send)
-        : api_(api), enter_(std::move(enter)), send_(std::move(send)) {}
+    Tracer(const driver::Api& api, Enter enter, Send send, TimeSource& clock = TimeSource::system())
+        : api_(api), enter_(std::move(enter)), send_(std::move(send)), clock_(clock) {}
 
     [[nodiscard]] bool on() const { return on_; }
     void start();
-    static std::uint64_t now_ns();
+    [[nodiscard]] std::uint64_t now_ns() const;
 
     // Sends records that are due and reads complete GPU work; true if anything moved.
     bool poll();
@@ -179,6 +180,7 @@ class Tracer {
     const driver::Api& api_;
     const Enter enter_;
     const Send send_;
+    TimeSource& clock_;
     bool on_ = false;
     const codec::TraceRecord* current_ = nullptr;  // of the command that is being issued
     codec::TraceHeader dropped_{};

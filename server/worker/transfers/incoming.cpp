@@ -83,8 +83,9 @@ std::span<std::byte> Incoming::claim(std::uint64_t transfer, std::uint64_t offse
     };
     // Its command is still on the way over another connection, or no memory is free yet.
     if ((transfer & codec::kTransferSentAhead) != 0 && expected() == nullptr) {
-        expected_.wait_for(lock, kEarlyTimeout,
-                           [&]() GP_REQUIRES(mutex_) { return expected() != nullptr || is_abandoned(transfer); });
+        expected_.wait_for(
+            lock, kEarlyTimeout, [&]() GP_REQUIRES(mutex_) { return expected() != nullptr || is_abandoned(transfer); },
+            clock_);
     }
     if (is_coming(transfer, offset)) {
         return {};

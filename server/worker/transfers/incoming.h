@@ -28,6 +28,7 @@
 #include <span>
 #include <unordered_map>
 
+#include "common/clock.h"
 #include "common/counting_condition.h"
 #include "common/mutex.h"
 #include "protocol/codec/record.h"
@@ -54,6 +55,8 @@ class Incoming {
     // Limit on the memory of early pieces, and the least that one counts. A client sends at most codec::kMaxAheadBytes
     // ahead, and few small pieces.
     static constexpr std::size_t kMaxEarlyBytes = codec::kMaxAheadBytes + (8u << 20), kLeastEarlyBytes = 4u << 10;
+
+    explicit Incoming(TimeSource& clock = TimeSource::system()) : clock_(clock) {}
 
     // Its first `ahead_bytes` arrive without being asked for. False if a transfer of that name has begun already.
     bool begin(std::uint64_t transfer, std::uint64_t ahead_bytes = 0);
@@ -106,6 +109,7 @@ class Incoming {
     void drop_oldest_abandoned() GP_REQUIRES(mutex_);
     void part_landed(std::uint64_t transfer, Piece& piece, std::size_t bytes) GP_REQUIRES(mutex_);
 
+    TimeSource& clock_;
     Mutex mutex_;
     Transfers transfers_ GP_GUARDED_BY(mutex_);
     std::size_t early_bytes_ GP_GUARDED_BY(mutex_) = 0;

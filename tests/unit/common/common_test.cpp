@@ -13,6 +13,7 @@
 
 #include "common/environment.h"
 #include "common/hash.h"
+#include "common/mutex.h"
 #include "common/processors.h"
 #include "common/spin.h"
 #include "common/unique_fd.h"
@@ -73,12 +74,15 @@ TEST(Contention, IsDetectedOnASharedProcessor) {
 // A thread that slept or waited for a lock was not preempted.
 TEST(Contention, IsNotDetectedAfterASleep) {
     using Clock = std::chrono::steady_clock;
+    Mutex mutex;
+    Condition condition;
+    UniqueLock lock(mutex);
     bool noted = true;
     for (int i = 0; noted && i < 100; ++i) {  // on a loaded machine it may be preempted as well
         Contention contention;
         (void)contention.note_poll(Clock::time_point(), Clock::now());  // the poll before
         const Clock::time_point before = Clock::now();
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        (void)condition.wait_for(lock, std::chrono::milliseconds(1));
         noted = contention.note_poll(before, Clock::now());
     }
     EXPECT_FALSE(noted);
@@ -97,12 +101,13 @@ TEST(Contention, PreventsSpinning) {
     EXPECT_FALSE(spin.until(poll, std::chrono::seconds(20)));
     EXPECT_EQ(polls, 1);
     // A thread that is already spinning stops as well.
-    std::this_thread::sleep_for(2 * Contention::kShortest);
+    Contention later;
+    Spin spinning(later);
     polls = 0;
-    EXPECT_FALSE(spin.until(
+    EXPECT_FALSE(spinning.until(
         [&] {
             if (++polls == 20) {
-                contention.note(std::chrono::steady_clock::now());
+                later.note(std::chrono::steady_clock::now());
             }
             return polls == 1000;
         },

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "benchmarks/network/parameters.h"
+#include "tests/support/sleeping_threads.h"
 #include "tests/support/transport/inproc/connection.h"
 
 namespace gpupool::test {
@@ -112,7 +113,7 @@ TEST(NetworkLink, LaneFillsWhenItsReceiverIsBlocked) {
         lane.push(room->size());
         pushed += room->size();
         ASSERT_LE(pushed, 2 * Lane::kBufferBytes);
-        std::this_thread::sleep_for(1ms);
+        ASSERT_TRUE(wait_until_others_sleep()) << "the lane has delivered what its receiver accepts";
     }
     EXPECT_GE(pushed, Lane::kBufferBytes / 2);
     EXPECT_FALSE(lane.wait_delivered(network::Clock::now() + 10ms));

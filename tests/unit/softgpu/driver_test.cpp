@@ -10,6 +10,8 @@
 #include <cstring>
 #include <thread>
 
+#include "tests/support/event_counter.h"
+#include "tests/support/sleeping_threads.h"
 #include "tests/unit/thread_shortage.h"
 
 namespace gpupool::softgpu_test {
@@ -57,14 +59,18 @@ TEST_F(DriverTest, LegacyStreamWaitsForBlockingStreams) {
     CUstream blocking = nullptr, other = nullptr;
     OK(CALL(cuStreamCreate)(&blocking, CU_STREAM_DEFAULT));
     OK(CALL(cuStreamCreate)(&other, CU_STREAM_NON_BLOCKING));
-    const CUdeviceptr flag = upload(std::vector<int>{0}), out = upload(std::vector<int>{0});
-    OK(launch("wait_for_flag", {1}, {1}, 0, blocking, flag, out));
+    const CUdeviceptr out = upload(std::vector<int>{0});
+    test::EventCounter go;
+    OK(CALL(cuLaunchHostFunc)(
+        blocking, [](void* event) { EXPECT_TRUE(static_cast<test::EventCounter*>(event)->wait_for(1)); }, &go));
+    OK(CALL(cuMemsetD32Async)(out, 3, 1, blocking));
     CUevent event = nullptr;
     OK(CALL(cuEventCreate)(&event, 0));
     OK(CALL(cuEventRecord)(event, nullptr));
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    OK(CALL(cuStreamSynchronize)(other));
+    EXPECT_TRUE(test::wait_until_others_sleep());
     EXPECT_EQ(CUDA_ERROR_NOT_READY, CALL(cuEventQuery)(event));
-    OK(CALL(cuStreamWriteValue32_v2)(other, flag, 3, 0));
+    go.add();
     OK(CALL(cuEventSynchronize)(event));
     EXPECT_EQ(3, download<int>(out, 1)[0]);
 }
@@ -80,17 +86,23 @@ TEST_F(DriverTest, EventsOrderStreamsAndMeasureTime) {
     static int position;
     position = 0;
     const auto note = [](void* slot) { *static_cast<int*>(slot) = ++position; };
+    const auto before = std::chrono::steady_clock::now();
     OK(CALL(cuEventRecord)(begin, first));
-    // The work ends only after its end was requested, however slow this thread is.
+    // The work ends only after its end was requested, however slow this thread is, and takes a time that can be told
+    // from none.
+    using Clock = std::chrono::steady_clock;
+    using Milliseconds = std::chrono::duration<float, std::milli>;
     static std::atomic<bool> asked;
+    static Milliseconds took;
     asked = false;
     OK(CALL(cuLaunchHostFunc)(
         first,
         [](void*) {
-            while (!asked) {
+            const Clock::time_point begun = Clock::now();
+            while (!asked || Clock::now() - begun < std::chrono::milliseconds(5)) {
                 std::this_thread::yield();
             }
-            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            took = Clock::now() - begun;
         },
         nullptr));
     OK(CALL(cuLaunchHostFunc)(first, note, &order[0]));
@@ -104,8 +116,9 @@ TEST_F(DriverTest, EventsOrderStreamsAndMeasureTime) {
     EXPECT_EQ(1, order[0]);
     EXPECT_EQ(2, order[1]);
     OK(CALL(cuEventElapsedTime_v2)(&milliseconds, begin, end));
-    EXPECT_GE(milliseconds, 19);
-    EXPECT_LT(milliseconds, 5000);
+    const Milliseconds at_most = Clock::now() - before;
+    EXPECT_GE(milliseconds, took.count() * 0.99f);
+    EXPECT_LE(milliseconds, at_most.count() * 1.01f);
 }
 
 TEST_F(DriverTest, WorkOfOneStreamRunsInOrder) {
@@ -309,15 +322,23 @@ void launch_for_ever_and_exit() {
     CUfunction function = nullptr;
     CUdeviceptr flag = 0;
     void* params[] = {&flag};
+    CUstream other = nullptr;
+    int runs = 0;
     CALL(cuInit)(0);
     CALL(cuCtxCreate_v2)(&context, 0, 0);
     CALL(cuModuleLoadData)(&module, file_bytes(GPUPOOL_SOFTGPU_KERNELS_PTX).c_str());
     CALL(cuModuleGetFunction)(&function, module, "for_ever");
     CALL(cuMemAlloc_v2)(&flag, 4);
+    CALL(cuMemsetD32_v2)(flag, 0, 1);
+    CALL(cuStreamCreate)(&other, CU_STREAM_NON_BLOCKING);
     const bool launched =
         CALL(cuLaunchKernel)(function, 64, 1, 1, 128, 1, 1, 0, nullptr, params, nullptr) == CUDA_SUCCESS;
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    std::exit(launched && CALL(cuStreamQuery)(nullptr) == CUDA_ERROR_NOT_READY ? 7 : 1);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (runs == 0 && std::chrono::steady_clock::now() < end) {
+        CALL(cuMemcpyDtoHAsync_v2)(&runs, flag, sizeof runs, other);
+        CALL(cuStreamSynchronize)(other);
+    }
+    std::exit(launched && runs == 1 && CALL(cuStreamQuery)(nullptr) == CUDA_ERROR_NOT_READY ? 7 : 1);
 }
 
 TEST(ProcessDeathTest, ExitsWithAnEndlessKernel) {

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <thread>
 
+#include "tests/support/event_counter.h"
+#include "tests/support/sleeping_threads.h"
 #include "tests/unit/softgpu/driver.h"
 
 namespace gpupool::softgpu_test {
@@ -115,19 +117,24 @@ TEST_F(GraphTest, BranchesRunConcurrently) {
 }
 
 TEST_F(GraphTest, LaunchesOfOneExecutableGraphDoNotOverlap) {
-    const CUdeviceptr flag = word(0);
-    operation(CU_STREAM_MEM_OP_WAIT_VALUE_32, flag, 1, {append(1, {})});
+    test::EventCounter go;
+    const CUDA_HOST_NODE_PARAMS wait{
+        [](void* event) { EXPECT_TRUE(static_cast<test::EventCounter*>(event)->wait_for(1)); }, &go};
+    const CUgraphNode first = append(1, {});
+    CUgraphNode second = nullptr;
+    OK(CALL(cuGraphAddHostNode)(&second, graph_, &first, 1, &wait));
     const CUgraphExec executable = instantiate();
     CUstream other = nullptr;
     OK(CALL(cuStreamCreate)(&other, CU_STREAM_NON_BLOCKING));
     OK(CALL(cuGraphLaunch)(executable, stream_));
     OK(CALL(cuGraphLaunch)(executable, other));
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_TRUE(test::wait_until_others_sleep());
     int begun = 0;
     CUstream reading = nullptr;
     OK(CALL(cuStreamCreate)(&reading, CU_STREAM_NON_BLOCKING));
     OK(CALL(cuMemcpyDtoHAsync_v2)(&begun, position_, sizeof begun, reading));
-    OK(CALL(cuStreamWriteValue32_v2)(reading, flag, 1, 0));
+    OK(CALL(cuStreamSynchronize)(reading));
+    go.add();
     OK(CALL(cuStreamSynchronize)(stream_));
     OK(CALL(cuStreamSynchronize)(other));
     EXPECT_EQ(1, begun);

@@ -180,6 +180,7 @@ __global__ void wait_for_flag(volatile int* flag, int* out) {
 }
 
 __global__ void for_ever(volatile int* flag) {
+    *flag = 1;  // it runs
     while (*flag != 12345) {
     }
 }

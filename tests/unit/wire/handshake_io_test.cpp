@@ -4,7 +4,7 @@
 
 #include <array>
 #include <chrono>
-#include <thread>
+#include <vector>
 
 #include "tests/support/transport/inproc/connection.h"
 
@@ -67,38 +67,66 @@ TEST_F(HandshakeIo, SilentPeerTimesOut) {
     EXPECT_EQ(frame.error().code, ErrorCode::timed_out);
 }
 
-// Single bytes do not extend the timeout.
-TEST_F(HandshakeIo, DrippingPeerTimesOut) {
-    std::thread peer([&] {
-        std::array<std::byte, kHeaderBytes> header;
-        encode({.payload_bytes = 8, .type = FrameType::hello}, header);
-        for (const auto& byte : header) {
-            const ConstBuffer buffers[] = {{&byte, 1}};
-            if (!here_->send(buffers).ok()) {
-                return;
-            }
-            std::this_thread::sleep_for(10ms);
+// A peer that sends single bytes, and the deadlines that its reader sets. The time is over after some of the bytes.
+class DrippingPeer final : public transport::Connection {
+  public:
+    DrippingPeer(std::span<const std::byte> sent, std::size_t in_time) : sent_(sent), in_time_(in_time) {}
+
+    Result<std::size_t> receive(transport::MutableBuffer buffer) override {
+        if (received_ == in_time_ && deadlines.back() != transport::kNoDeadline) {
+            return Error{ErrorCode::timed_out, "the time is over"};
         }
-    });
+        buffer[0] = sent_[received_++];
+        return std::size_t{1};
+    }
+    void set_receive_deadline(Clock::time_point deadline) noexcept override { deadlines.push_back(deadline); }
+    Status send(std::span<const ConstBuffer>) override { return {}; }
+    void shutdown() noexcept override {}
+    [[nodiscard]] std::string peer() const override { return "a dripping peer"; }
+
+    std::vector<Clock::time_point> deadlines;
+
+  private:
+    const std::span<const std::byte> sent_;
+    const std::size_t in_time_;
+    std::size_t received_ = 0;
+};
+
+// Single bytes do not extend the timeout: the reader sets one deadline for the whole frame.
+TEST_F(HandshakeIo, DrippingPeerTimesOut) {
+    std::array<std::byte, kHeaderBytes> header;
+    encode({.type = FrameType::hello}, header);
+    DrippingPeer slow(header, header.size() - 1), fast(header, header.size());
     const auto before = Clock::now();
-    const auto frame = read_frame(*there_, 1000, 60ms);
-    EXPECT_LT(Clock::now() - before, 300ms);
+    const auto frame = read_frame(slow, 1000, 60ms);
+    const auto after = Clock::now();
     ASSERT_FALSE(frame.ok());
     EXPECT_EQ(frame.error().code, ErrorCode::timed_out);
-    there_->shutdown();
-    peer.join();
+    ASSERT_EQ(slow.deadlines.size(), 2u);
+    EXPECT_GE(slow.deadlines[0], before + 60ms);
+    EXPECT_LE(slow.deadlines[0], after + 60ms);
+    EXPECT_EQ(slow.deadlines[1], transport::kNoDeadline);
+    EXPECT_TRUE(read_frame(fast, 1000, 60ms).ok());
+    EXPECT_EQ(fast.deadlines.size(), 2u);
+}
+
+// A frame that is incomplete when the time is over, on a real connection.
+TEST_F(HandshakeIo, PartOfAFrameTimesOut) {
+    std::array<std::byte, kHeaderBytes> header;
+    encode({.payload_bytes = 8, .type = FrameType::hello}, header);
+    send(std::span(header).first(header.size() - 1));
+    const auto frame = read_frame(*there_, 1000, 20ms);
+    ASSERT_FALSE(frame.ok());
+    EXPECT_EQ(frame.error().code, ErrorCode::timed_out);
 }
 
 TEST_F(HandshakeIo, DeadlineIsRemovedAfterwards) {
-    ASSERT_TRUE(write_frame(*here_, FrameType::hello, payload_).ok());
-    ASSERT_TRUE(read_frame(*there_, 1000, 30ms).ok());
-    std::thread peer([&] {
-        std::this_thread::sleep_for(60ms);
-        send(std::array{std::byte{1}});
-    });
-    std::byte byte;
-    EXPECT_TRUE(there_->receive({&byte, 1}).ok());
-    peer.join();
+    std::array<std::byte, kHeaderBytes> header;
+    encode({.type = FrameType::hello}, header);
+    DrippingPeer peer(header, header.size());
+    ASSERT_TRUE(read_frame(peer, 1000, 30ms).ok());
+    ASSERT_EQ(peer.deadlines.size(), 2u);
+    EXPECT_EQ(peer.deadlines[1], transport::kNoDeadline);
 }
 
 TEST_F(HandshakeIo, DamageAndSessionFramesAreRefused) {

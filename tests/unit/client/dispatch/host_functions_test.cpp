@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/core/dispatch/thread.h"
+#include "tests/support/sleeping_threads.h"
 
 namespace gpupool::test {
 namespace {
@@ -117,10 +118,11 @@ TEST(HostFunctionsOfTheClient, QueueIsBounded) {
     }
     EXPECT_EQ(f.functions.waiting(), 1u);
     go = true;
-    ASSERT_TRUE(f.wait_for(2));
-    std::this_thread::sleep_for(20ms);
+    const auto last = f.functions.submit([](CUresult) {});
+    f.functions.due(last, CUDA_SUCCESS);  // runs after everything that is due by now
+    ASSERT_TRUE(f.wait_for(3));
     EXPECT_EQ(runs, 1);
-    EXPECT_EQ(f.done, (std::vector{first, second}));
+    EXPECT_EQ(f.done, (std::vector{first, second, last}));
 }
 
 TEST(HostFunctionsOfTheClient, GraphFunctionsAreBounded) {
@@ -149,7 +151,7 @@ TEST(HostFunctionsOfTheClient, EndWithTheSession) {
     const auto ticket = f.functions.submit([&](CUresult) { ran = true; });
     f.functions.end();
     f.functions.due(ticket, CUDA_SUCCESS);
-    std::this_thread::sleep_for(20ms);
+    ASSERT_TRUE(wait_until_others_sleep());
     EXPECT_FALSE(ran);
 }
 

@@ -3,12 +3,12 @@
 
 #include <array>
 
+#include "tests/support/sleeping_threads.h"
 #include "tests/unit/client/server.h"
 
 namespace gpupool::test {
 namespace {
 
-using namespace std::chrono_literals;
 using client::GraphHosts;
 using client::HostFunctions;
 using client::Transfers;
@@ -127,9 +127,8 @@ TEST(GraphNotices, FunctionsRunByNameAndOncePerTicket) {
     while (functions.any_pending()) {
         std::this_thread::yield();
     }
-    std::this_thread::sleep_for(20ms);
     EXPECT_EQ(counter.runs, 2);
-    // The function has returned, so the ticket may be used again.
+    // The function has returned, so the ticket may be used again. It runs after everything that was due before.
     f.send(notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 2, name}));
     while (functions.any_pending()) {
         std::this_thread::yield();
@@ -141,6 +140,8 @@ TEST(GraphNotices, FunctionsRunByNameAndOncePerTicket) {
 TEST(GraphNotices, InvalidNamesAndTicketsEndTheSession) {
     static std::atomic<bool> go{false};
     static std::atomic<int> runs{0};
+    go = false;
+    runs = 0;
     const auto wait = [](void*) {
         while (!go) {
             std::this_thread::yield();
@@ -171,7 +172,7 @@ TEST(GraphNotices, InvalidNamesAndTicketsEndTheSession) {
         f.send(notice(NoticeType::host_function, codec::HostFunctionNotice{kTransferOfWorker | 2, 0, 0}));
     });
     go = true;
-    std::this_thread::sleep_for(50ms);
+    ASSERT_TRUE(wait_until_others_sleep());
     EXPECT_LE(runs, 4) << "only the function that each session had started";
 }
 

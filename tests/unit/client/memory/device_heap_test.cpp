@@ -8,11 +8,14 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "tests/support/sleeping_threads.h"
 
 namespace gpupool::test {
 namespace {
@@ -366,13 +369,13 @@ TEST_F(DeviceHeapTest, AllocationWithRoomDoesNotWaitForACommit) {
 
 TEST_F(DeviceHeapTest, TwoThreadsShareOneCommit) {
     std::uint64_t first = 0, second = 0;
-    std::thread other;
+    std::optional<BlockingThread> other;
     during_commit = [&] {
-        other = std::thread([&] { EXPECT_EQ(heap.allocate(4096, second), CUDA_SUCCESS); });
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time for a second request, if there is a bug
+        other.emplace([&] { EXPECT_EQ(heap.allocate(4096, second), CUDA_SUCCESS); });
+        EXPECT_TRUE(other->blocks());
     };
     ASSERT_EQ(heap.allocate(4096, first), CUDA_SUCCESS);
-    other.join();
+    other->join();
     EXPECT_EQ(commits, 1);
     EXPECT_NE(first, second);
 }

@@ -5,7 +5,12 @@
 
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <thread>
+
+#include "tests/support/event_counter.h"
+#include "tests/support/manual_clock.h"
+#include "tests/support/sleeping_threads.h"
 
 namespace gpupool::client {
 namespace {
@@ -123,18 +128,42 @@ TEST_F(HostMirrorsTest, SecondPublisherWaitsForTheFirst) {
     words_[0] = 1;
     std::atomic<bool> first_has_sent{false};
     std::atomic<bool> in_order{true};
-    std::thread second;
+    std::optional<test::BlockingThread> second;
     mirrors_.publish([&](auto) {
-        second = std::thread([&] {
+        second.emplace([&] {
             mirrors_.publish([](auto) { return CUDA_SUCCESS; });
             in_order = first_has_sent.load();
         });
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        EXPECT_TRUE(second->blocks());
         first_has_sent = true;
         return CUDA_SUCCESS;
     });
-    second.join();
+    second->join();
     EXPECT_TRUE(in_order);
+}
+
+TEST_F(HostMirrorsTest, ChangesArePublishedPeriodicallyWhileThereIsAMirror) {
+    // Never destroyed, because the watching thread lives as long as the process.
+    auto& clock = *new test::ManualClock;
+    auto& mirrors = *new HostMirrors(clock);
+    auto& published = *new test::EventCounter;
+    const std::uint64_t base = address(words_.data());
+    mirrors.add(base, sizeof words_[0], kDeviceBase, HostMirrors::Owner::gpupool);
+    mirrors.watch([&] {
+        published.add();
+        return true;
+    });
+    for (std::size_t round = 0; round < 3; ++round) {
+        ASSERT_TRUE(clock.wait_for_wait_until(std::chrono::milliseconds(1)));
+        EXPECT_EQ(published.count(), round);
+        clock.advance(std::chrono::milliseconds(1));
+        ASSERT_TRUE(published.wait_for(round + 1));
+    }
+    ASSERT_TRUE(clock.wait_for_wait_until(std::chrono::milliseconds(1)));
+    mirrors.remove(base);
+    clock.advance(std::chrono::milliseconds(1));
+    ASSERT_TRUE(clock.wait_for_wait_until(std::chrono::milliseconds(100))) << "less often without a mirror";
+    EXPECT_EQ(published.count(), 3u);
 }
 
 TEST_F(HostMirrorsTest, AdjacentWordsOfProgramAndGpuAreKept) {

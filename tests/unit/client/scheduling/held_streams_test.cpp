@@ -5,6 +5,7 @@
 #include <atomic>
 #include <thread>
 
+#include "tests/support/sleeping_threads.h"
 #include "tests/unit/client/server.h"
 
 namespace gpupool::test {
@@ -120,10 +121,13 @@ TEST(HeldStreams, EverySenderBlocksWhileAllAreHeld) {
         streams.set_all(true);
         EXPECT_TRUE(streams.all() && streams.any());
         std::atomic<int> waiting{2};
-        std::thread any_call([&] { streams.wait_for_all(), --waiting; });
-        std::thread work([&] { streams.wait(one), --waiting; });
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        EXPECT_TRUE(streams.set(one, true));  // does not release the thread that waits for all
+        BlockingThread any_call([&] { streams.wait_for_all(), --waiting; });
+        BlockingThread work([&] { streams.wait(one), --waiting; });
+        EXPECT_TRUE(any_call.blocks());
+        EXPECT_TRUE(work.blocks());
+        EXPECT_TRUE(streams.set(one, true));  // wakes both, and releases neither
+        EXPECT_TRUE(any_call.blocks());
+        EXPECT_TRUE(work.blocks());
         EXPECT_EQ(waiting, 2);
         if (ends) {
             streams.end();

@@ -10,6 +10,8 @@
 
 #include "protocol/codec/record.h"
 #include "tests/conformance/lanes_fixture.h"
+#include "tests/support/manual_clock.h"
+#include "tests/support/sleeping_threads.h"
 #include "tests/support/transport/inproc/connection.h"
 
 namespace gpupool::test {
@@ -65,7 +67,8 @@ struct Client {
     IgnoringReceiver ignored;
     Worker worker;
     std::unique_ptr<wire::Channel> channel, worker_channel;
-    Transfers transfers;
+    ManualClock clock;
+    Transfers transfers{clock};
 
     explicit Client(wire::Lanes* lanes) {
         auto [here, there] = transport::inproc::make_pair(1u << 20);
@@ -75,6 +78,8 @@ struct Client {
         worker_channel->start();
         transfers.start(*channel, lanes);
     }
+    // Waits until so many of the test's threads wait for transfers, and no pull can be answered.
+    bool wait_for_waiters(std::size_t count) { return clock.wait_for_waiters(1 + count); }
     static Client& fresh(wire::Lanes* lanes = nullptr) {
         static auto& all = *new std::vector<std::unique_ptr<Client>>;
         return *all.emplace_back(std::make_unique<Client>(lanes));
@@ -184,10 +189,11 @@ TEST(Memory, WaitUntouchedWaitsForItsTransfers) {
         transfers.wait_untouched(memory.data() + 1999, 100);
         --waiting;
     });
-    std::this_thread::sleep_for(20ms);
+    ASSERT_TRUE(client.wait_for_waiters(2));
     EXPECT_EQ(waiting, 2);
     transfers.landed(download, 1000);
     behind_download.join();
+    ASSERT_TRUE(client.wait_for_waiters(1));
     EXPECT_EQ(waiting, 1);
     EXPECT_TRUE(transfers.pull(upload, 0, 1000));
     behind_upload.join();
@@ -284,7 +290,8 @@ TEST(Downloads, DoNotEndWhileTheSessionsConnectionWritesThem) {
 
 TEST(Downloads, CancelWaitsForAConnectionThatWrites) {
     for (const bool lane : {true, false}) {
-        Transfers transfers;
+        ManualClock clock;
+        Transfers transfers(clock);
         std::byte memory[8];
         const std::uint64_t transfer = transfers.begin_download(memory, 8);
         EXPECT_FALSE((lane ? transfers.begin_part(transfer, 0, 8) : transfers.place(transfer, 0, 8)).empty());
@@ -293,7 +300,7 @@ TEST(Downloads, CancelWaitsForAConnectionThatWrites) {
             transfers.cancel(transfer);
             back = true;
         });
-        std::this_thread::sleep_for(50ms);
+        ASSERT_TRUE(clock.wait_for_waiters(1));
         EXPECT_FALSE(back);
         EXPECT_TRUE(transfers.begin_part(transfer, 0, 8).empty()) << "no more data is accepted";
         if (lane) {
@@ -307,7 +314,8 @@ TEST(Downloads, CancelWaitsForAConnectionThatWrites) {
 }
 
 TEST(Downloads, EndWaitsForAConnectionThatWrites) {
-    Transfers transfers;
+    ManualClock clock;
+    Transfers transfers(clock);
     std::byte memory[8];
     const std::uint64_t download = transfers.begin_download(memory, 8);
     const std::uint64_t upload = transfers.begin_upload(std::span<const std::byte>(memory));
@@ -318,11 +326,23 @@ TEST(Downloads, EndWaitsForAConnectionThatWrites) {
         back = true;
     });
     std::thread ends([&] { transfers.end(); });
-    std::this_thread::sleep_for(50ms);
+    ASSERT_TRUE(clock.wait_for_waiters(2));
     EXPECT_FALSE(back);
     transfers.end_part(download, 0, 8, false);
     ends.join();
     waits.join();
+}
+
+TEST(Downloads, EndGivesUpOnAConnectionThatStays) {
+    ManualClock clock;
+    Transfers transfers(clock);
+    std::byte memory[8];
+    const std::uint64_t download = transfers.begin_download(memory, 8);
+    EXPECT_FALSE(transfers.begin_part(download, 0, 8).empty());
+    std::thread ends([&] { transfers.end(); });
+    ASSERT_TRUE(clock.wait_for_wait_until(1s));
+    clock.advance(1s);
+    ends.join();
 }
 
 TEST(Uploads, AreSentWhenPulled) {
@@ -381,7 +401,7 @@ TEST(Uploads, CopiedDataIsBounded) {
     const std::uint64_t second = client.transfers.begin_upload(std::vector<std::byte>(half));
     std::atomic<std::uint64_t> third{0};
     std::thread beginning([&] { third = client.transfers.begin_upload(std::vector<std::byte>(1)); });
-    std::this_thread::sleep_for(50ms);
+    ASSERT_TRUE(client.wait_for_waiters(1));
     EXPECT_EQ(third, 0u) << "it must still wait";
     client.transfers.cancel(first);
     beginning.join();
@@ -410,7 +430,7 @@ TEST(Uploads, RowsArePackedWhenPulled) {
         client.transfers.wait_untouched(reinterpret_cast<void*>(0x1fff), 1);
         freed = true;
     });
-    std::this_thread::sleep_for(20ms);
+    ASSERT_TRUE(client.wait_for_waiters(1));
     EXPECT_EQ(packed, 0u);
     EXPECT_FALSE(freed) << "it has not been read yet";
     EXPECT_TRUE(client.transfers.pull(upload, 0, bytes / 2));
@@ -501,11 +521,11 @@ TEST(Uploads, KeepTheirMemoryWhileTheChannelReadsIt) {
     const auto data = pattern(100'000, 7);
     const std::uint64_t transfer = client.transfers.begin_upload(std::span(data));
     client.transfers.pull(transfer, 0, 100'000);
-    std::this_thread::sleep_for(20ms);
+    ASSERT_TRUE(wait_until_others_sleep()) << "the pull is answered, and the connection is full";
     client.transfers.cancel(transfer);
     std::atomic<bool> let_go{false};
-    std::thread waiter([&] { let_go = client.transfers.wait_sent(transfer); });
-    std::this_thread::sleep_for(50ms);
+    BlockingThread waiter([&] { let_go = client.transfers.wait_sent(transfer); });
+    EXPECT_TRUE(waiter.blocks());
     EXPECT_FALSE(let_go) << "the channel may still send it";
     client.channel->close(0ms);
     waiter.join();
@@ -521,14 +541,12 @@ TEST(Uploads, GraphsUploadsMayNotBeRestartedWhileInProgress) {
     for (int i = 0; i < 1000; ++i) {
         client.transfers.pull(kTransfer, 0, 10'000);
     }
-    std::this_thread::sleep_for(50ms);
+    ASSERT_TRUE(wait_until_others_sleep()) << "all pulls are answered, and the connection is full";
     client.transfers.cancel(kTransfer);
-    std::this_thread::sleep_for(20ms);
+    ASSERT_TRUE(wait_until_others_sleep());
     EXPECT_FALSE(client.transfers.takes_named(kTransfer, 100'000)) << "the channel still has pieces of it";
     client.channel->close(0ms);
-    for (int i = 0; i < 500 && !client.transfers.takes_named(kTransfer, 100'000); ++i) {
-        std::this_thread::sleep_for(10ms);
-    }
+    ASSERT_TRUE(wait_until_others_sleep());
     EXPECT_TRUE(client.transfers.takes_named(kTransfer, codec::kMaxGraphCopyBytes)) << "all of its pieces are gone";
 }
 
@@ -537,7 +555,7 @@ TEST(Uploads, EndWithTheSession) {
     const auto data = pattern(32, 6);
     const std::uint64_t upload = client.transfers.begin_upload(std::span(data));
     std::thread ender([&] {
-        std::this_thread::sleep_for(10ms);
+        EXPECT_TRUE(client.wait_for_waiters(1));
         client.transfers.end();
     });
     EXPECT_FALSE(client.transfers.wait_sent(upload));

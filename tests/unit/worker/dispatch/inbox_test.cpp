@@ -10,6 +10,8 @@
 
 #include "protocol/wire/channel.h"
 #include "server/worker/dispatch/helpers.h"
+#include "tests/support/event_counter.h"
+#include "tests/support/manual_clock.h"
 #include "tests/support/transport/inproc/connection.h"
 #include "tests/unit/thread_shortage.h"
 
@@ -80,14 +82,15 @@ TEST(WorkerInbox, FramesKeepTheirOrderAndJobsAllArrive) {
 }
 
 TEST(WorkerInbox, FullInboxBlocksTheReceiver) {
-    Inbox inbox;
+    ManualClock clock;
+    Inbox inbox(clock);
     ASSERT_TRUE(inbox.push(frame_of(Inbox::kMaxFrameBytes)));
     std::atomic<bool> through{false};
     std::thread receiver([&] {
         EXPECT_TRUE(inbox.push(frame_of(1)));
         through = true;
     });
-    std::this_thread::sleep_for(30ms);
+    ASSERT_TRUE(clock.wait_for_waiters(1));
     EXPECT_FALSE(through);
     EXPECT_EQ(inbox.take().frames.size(), 1u);
     receiver.join();
@@ -96,7 +99,8 @@ TEST(WorkerInbox, FullInboxBlocksTheReceiver) {
 }
 
 TEST(WorkerInbox, FullInboxAdmitsFramesWhileTheDispatcherWaits) {
-    Inbox inbox;
+    ManualClock clock;
+    Inbox inbox(clock);
     ASSERT_TRUE(inbox.push(frame_of(Inbox::kMaxFrameBytes)));
     std::thread receiver([&] { EXPECT_TRUE(inbox.push(frame_of(1))); });
     inbox.let_through(true);
@@ -107,7 +111,7 @@ TEST(WorkerInbox, FullInboxAdmitsFramesWhileTheDispatcherWaits) {
         EXPECT_TRUE(inbox.push(frame_of(1)));
         through = true;
     });
-    std::this_thread::sleep_for(30ms);
+    ASSERT_TRUE(clock.wait_for_waiters(1));
     EXPECT_FALSE(through) << "a client that never reads is slowed down all the same";
     EXPECT_EQ(inbox.take().frames.size(), 3u);
     without_end.join();
@@ -172,11 +176,28 @@ TEST(WorkerInbox, HeavyTrafficBothWaysDoesNotDeadlock) {
     keeping_up.join();
 }
 
+TEST(WorkerInbox, DispatcherSleepsUntilThereIsSomethingOrTheTimeIsOver) {
+    ManualClock clock;
+    Inbox inbox(clock);
+    std::thread dispatcher([&] {
+        inbox.wait(20ms);
+        EXPECT_FALSE(inbox.has_news());
+        inbox.wait(20ms);
+        EXPECT_TRUE(inbox.has_news());
+    });
+    ASSERT_TRUE(clock.wait_for_wait_until(20ms));
+    clock.advance(20ms);
+    ASSERT_TRUE(clock.wait_for_wait_until(20ms));
+    inbox.poke();
+    dispatcher.join();
+}
+
 TEST(WorkerInbox, CloseWakesAllWaiters) {
-    Inbox inbox;
+    ManualClock clock;
+    Inbox inbox(clock);
     ASSERT_TRUE(inbox.push(frame_of(Inbox::kMaxFrameBytes)));
     std::thread receiver([&] { EXPECT_FALSE(inbox.push(frame_of(1))); });
-    std::this_thread::sleep_for(5ms);
+    ASSERT_TRUE(clock.wait_for_waiters(1));
     inbox.close();
     receiver.join();
     inbox.wait();  // returns at once
@@ -229,21 +250,15 @@ TEST(WorkerHelpers, ExistingThreadsDoTheWorkWhenNoMoreCanStart) {
 TEST(WorkerHelpers, JobsThatWaitForEachOtherDoNotDeadlock) {
     Inbox inbox;
     Helpers helpers(inbox);
-    std::atomic<bool> go{false}, went{false};
+    EventCounter go, went;
     helpers.run(
         [&] {
-            while (!go) {
-                std::this_thread::yield();
-            }
-            went = true;
+            EXPECT_TRUE(go.wait_for(1));
+            went.add();
         },
         [] {});
-    helpers.run([&] { go = true; }, [] {});
-    for (int i = 0; i < 5000 && !went; ++i) {
-        std::this_thread::sleep_for(1ms);
-    }
-    EXPECT_TRUE(went);
-    go = true;
+    helpers.run([&] { go.add(); }, [] {});
+    EXPECT_TRUE(went.wait_for(1));
 }
 
 }  // namespace

@@ -1,42 +1,44 @@
 // A helper destroys an object once, even if the client sends the destruction twice without waiting for a reply.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <chrono>
-#include <thread>
-
+#include "tests/support/event_counter.h"
+#include "tests/support/sleeping_threads.h"
 #include "tests/unit/worker/scheduling/launching_session.h"
 
 namespace gpupool::test {
 namespace {
 
-std::atomic<int> destroyed{0};
-std::atomic<bool> may_end{false};
+EventCounter destroyed, may_end, memset_later;
 
 TEST(DestroyedTwice, IsPassedToTheDriverOnce) {
+    for (EventCounter* counter : {&destroyed, &may_end, &memset_later}) {
+        counter->reset();
+    }
     driver::Library library;
     add_idle_gpu(library.api);
     library.api.cuCtxPopCurrent_v2 = [](CUcontext*) { return CUDA_SUCCESS; };
     library.api.cuArrayDestroy = [](CUarray) {
-        ++destroyed;
-        while (!may_end) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
+        destroyed.add();
+        EXPECT_TRUE(may_end.wait_for(1));
+        return CUDA_SUCCESS;
+    };
+    library.api.cuMemsetD8Async = [](CUdeviceptr, unsigned char, std::size_t, CUstream) {
+        memset_later.add();
         return CUDA_SUCCESS;
     };
     LaunchingSession session(std::move(library), 1, {});
     FrameOfCommands frame = session.frame();
     session.add_array_destruction(frame);
     session.add_array_destruction(frame);
+    session.add_memset(frame, 0);
     session.send(frame);
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (destroyed == 0 && std::chrono::steady_clock::now() < end) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    may_end = true;
+    EXPECT_TRUE(destroyed.wait_for(1));
+    EXPECT_TRUE(memset_later.wait_for(1));
+    EXPECT_TRUE(wait_until_others_sleep()) << "no helper has more to do";
+    EXPECT_EQ(destroyed.count(), 1u);
+    may_end.add();
     session.end();
-    EXPECT_EQ(destroyed, 1);
+    EXPECT_EQ(destroyed.count(), 1u);
 }
 
 }  // namespace

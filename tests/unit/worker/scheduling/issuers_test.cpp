@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <set>
@@ -27,6 +28,7 @@ constexpr std::size_t kStreams = 4;
 // The driver calls, in their order.
 struct Seen {
     std::mutex mutex;
+    std::condition_variable changed;                          // a launch was made
     std::map<CUstream, std::vector<std::uint64_t>> launches;  // their serials
     std::set<std::thread::id> threads;
     std::vector<std::size_t> launched_before_memset;
@@ -58,13 +60,16 @@ driver::Library recording_driver() {
                             CUstream stream, void**, void** extra) {
         std::uint64_t serial = 0;
         std::memcpy(&serial, extra[1], sizeof serial);
-        // Long enough for other launches to overtake, if nothing prevented it.
-        std::this_thread::sleep_for(std::chrono::microseconds(serial % 7 == 0 ? 50 : 1));
+        // Other launches would overtake, if nothing prevented it.
+        for (int i = 0; i < (serial % 7 == 0 ? 50 : 1); ++i) {
+            std::this_thread::yield();
+        }
         seen->without_context += current == seen->wanted_context ? 0 : 1;
         const std::lock_guard lock(seen->mutex);
         seen->launches[stream].push_back(serial);
         seen->threads.insert(std::this_thread::get_id());
         ++seen->launched;
+        seen->changed.notify_all();
         return serial == seen->failing ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     };
     api.cuMemsetD8Async = [](CUdeviceptr, unsigned char, std::size_t, CUstream) {
@@ -93,9 +98,8 @@ class WorkerIssuers : public testing::Test {
         }
     }
     void wait_for_launches(std::size_t count) {
-        while (seen_.launched < count) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
+        std::unique_lock lock(seen_.mutex);
+        ASSERT_TRUE(seen_.changed.wait_for(lock, std::chrono::seconds(60), [&] { return seen_.launched >= count; }));
     }
 
     Seen seen_;

@@ -3,10 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
-#include <thread>
 
 #include "tests/support/allocations.h"
+#include "tests/support/event_counter.h"
 #include "tests/unit/worker/scheduling/launching_session.h"
 
 namespace gpupool::test {
@@ -16,6 +15,7 @@ constexpr std::size_t kFrames = 32, kLaunchesInFrame = 256, kWarmUpFrames = 8;
 
 std::atomic<std::size_t> launched{0};
 std::atomic<std::uint64_t> counted_before{0}, counted_after{0};
+EventCounter done;
 
 driver::Library counting_driver() {
     driver::Library library;
@@ -27,6 +27,7 @@ driver::Library counting_driver() {
             counted_before = allocations_of_thread;
         } else if (number == (kWarmUpFrames + kFrames) * kLaunchesInFrame) {
             counted_after = allocations_of_thread;
+            done.add();
         }
         launched = number;
         return CUDA_SUCCESS;
@@ -39,6 +40,7 @@ TEST(WorkerLaunches, IssueWithoutAllocating) {
         GTEST_SKIP() << "allocations are counted only under a sanitizer";
     }
     launched = 0;
+    done.reset();
     LaunchingSession session(counting_driver(), 1, {});
     const std::array<unsigned char, 200> arguments{};
     for (std::size_t i = 0; i < kWarmUpFrames + kFrames; ++i) {
@@ -48,9 +50,7 @@ TEST(WorkerLaunches, IssueWithoutAllocating) {
         }
         session.send(frame);
     }
-    while (launched < (kWarmUpFrames + kFrames) * kLaunchesInFrame) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    ASSERT_TRUE(done.wait_for(1));
     // Marks, one per 64 launches, and the inbox may allocate.
     EXPECT_LT(counted_after - counted_before, kFrames * kLaunchesInFrame / 16);
 }

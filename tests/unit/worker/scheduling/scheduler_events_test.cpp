@@ -1,7 +1,5 @@
 // Waiting without blocking: when_complete, when_recorded, when_issued, and how errors propagate.
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "tests/unit/worker/scheduling/scheduler_fixture.h"
 
@@ -10,14 +8,6 @@ namespace {
 
 using worker::Scheduler;
 using worker::StreamState;
-
-// Polls for longer than the scheduler relies on marks alone before it queries the driver.
-void poll_for_a_while(worker::Scheduler& scheduler) {
-    for (int i = 0; i < 100; ++i) {
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
-        scheduler.poll();
-    }
-}
 
 TEST_F(SchedulerTest, WhenCompleteWaitsForTheStreamsWork) {
     StreamState& stream = add_stream(1);
@@ -88,7 +78,7 @@ TEST_F(SchedulerTest, FirstErrorOfAContextsStreamsIsReportedOnce) {
     fake.query_result = CUDA_ERROR_ILLEGAL_ADDRESS;
     fake.complete(a.driver);
     fake.complete(context.helper);
-    poll_for_a_while(scheduler);
+    poll_for_a_while();
     EXPECT_EQ(log, Log{"all!" + std::to_string(CUDA_ERROR_ILLEGAL_ADDRESS)});
 }
 
@@ -259,7 +249,7 @@ TEST_F(SchedulerTest, DeadContextIsDetectedWithoutAMark) {
     fake.query_result = CUDA_ERROR_LAUNCH_FAILED;
     fake.complete(a.driver);
     fake.complete(b.driver);
-    poll_for_a_while(scheduler);
+    poll_for_a_while();
     std::sort(log.begin(), log.end());
     const std::string error = "!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED);
     EXPECT_EQ(log, (Log{"a" + error, "b" + error, "later" + error}));
@@ -271,12 +261,17 @@ TEST_F(SchedulerTest, DeadContextIsDetectedWithoutAMark) {
 }
 
 // The stream has outstanding work, then becomes one that the driver must not be queried for.
-void expect_not_asked(FakeDriver& fake, worker::Scheduler& scheduler, StreamState& stream, bool StreamState::*becomes) {
+class SchedulerQueries : public SchedulerTest {
+  protected:
+    void expect_not_asked(StreamState& stream, bool StreamState::*becomes);
+};
+
+void SchedulerQueries::expect_not_asked(StreamState& stream, bool StreamState::*becomes) {
     bool completed = false;
     scheduler.issued(stream);
     scheduler.when_complete(stream, [&](CUresult result) { completed = result == CUDA_SUCCESS; });
     stream.*becomes = true;
-    poll_for_a_while(scheduler);
+    poll_for_a_while();
     EXPECT_EQ(fake.stream_queries, 0u);
     EXPECT_FALSE(completed);
     fake.complete(stream.driver);
@@ -284,8 +279,8 @@ void expect_not_asked(FakeDriver& fake, worker::Scheduler& scheduler, StreamStat
     EXPECT_TRUE(completed);
 }
 
-TEST_F(SchedulerTest, CapturingStreamIsNotQueried) {  // the driver would end the capture
-    expect_not_asked(fake, scheduler, add_stream(1), &StreamState::capturing);
+TEST_F(SchedulerQueries, CapturingStreamIsNotQueried) {  // the driver would end the capture
+    expect_not_asked(add_stream(1), &StreamState::capturing);
 }
 
 TEST_F(SchedulerTest, MarksHaveAnEventOnlyWhenKernelsMayPrint) {
@@ -390,8 +385,8 @@ TEST_F(SchedulerTest, DestroyedStreamIsComplete) {
     EXPECT_EQ(log, Log{"context"});
 }
 
-TEST_F(SchedulerTest, DestroyedStreamIsNotQueried) {
-    expect_not_asked(fake, scheduler, add_stream(1), &StreamState::gone);
+TEST_F(SchedulerQueries, DestroyedStreamIsNotQueried) {
+    expect_not_asked(add_stream(1), &StreamState::gone);
 }
 
 TEST_F(SchedulerTest, MarkedWorkIsNotMarkedAgain) {

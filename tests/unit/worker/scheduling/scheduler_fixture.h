@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/worker/scheduling/scheduler.h"
+#include "tests/support/manual_clock.h"
 #include "tests/unit/worker/fake_driver.h"
 
 namespace gpupool::test {
@@ -16,9 +17,10 @@ class SchedulerTest : public testing::Test {
   protected:
     SchedulerTest()
         : word_memory(fake.api, [](const std::function<void()>& run) { run(); }),
-          scheduler(fake.api, word_memory, [this](const worker::StreamState& stream, bool held) {
-              notices.emplace_back(stream.client, held);
-          }) {
+          scheduler(
+              fake.api, word_memory,
+              [this](const worker::StreamState& stream, bool held) { notices.emplace_back(stream.client, held); },
+              [] { return false; }, [] {}, clock) {
         context.driver = reinterpret_cast<CUcontext>(0xc0);
         context.legacy.legacy = true;
         context.legacy.context = &context;
@@ -62,7 +64,16 @@ class SchedulerTest : public testing::Test {
         };
     }
 
+    // Polls for longer than the scheduler relies on marks alone before it queries the driver.
+    void poll_for_a_while() {
+        for (int i = 0; i < 100; ++i) {
+            clock.advance(std::chrono::microseconds(20));
+            scheduler.poll();
+        }
+    }
+
     using Log = std::vector<std::string>;
+    ManualClock clock;
     FakeDriver fake;
     Log log;
     std::vector<std::pair<CUstream, bool>> notices;

@@ -105,10 +105,7 @@ TEST_F(SchedulerGraphs, DeadContextsEventIsDropped) {
     scheduler.when_complete(stream, note("complete"));
     scheduler.hold(stream, graph("held", 900));
     fake.complete(stream.driver);
-    for (int i = 0; i < 1000 && log.empty(); ++i) {
-        scheduler.poll();
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
+    poll_for_a_while();
     EXPECT_EQ(log, Log{"complete!700"});
     EXPECT_EQ(stream.completions.size(), 0u);
 }

@@ -1,11 +1,11 @@
 // The context that a worker in stock creates before it has a session.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
-#include <thread>
 
 #include "server/worker/session/prepared.h"
+#include "tests/support/event_counter.h"
+#include "tests/support/manual_clock.h"
 #include "tests/unit/worker/scheduling/launching_session.h"
 
 namespace gpupool::test {
@@ -14,7 +14,7 @@ namespace {
 const auto kPrepared = reinterpret_cast<CUcontext>(0x500);
 
 int compute_mode = CU_COMPUTEMODE_DEFAULT;
-std::atomic<int> created{0}, released{0};
+EventCounter created, released;
 
 std::size_t free_bytes = 0;
 
@@ -38,7 +38,7 @@ CUcontext prepared_in(CUcomputemode mode, std::size_t free_percent = 50) {
         return CUDA_SUCCESS;
     };
     prepared.library.api.cuDevicePrimaryCtxRelease_v2 = [](CUdevice) {
-        ++released;
+        released.add();
         return CUDA_SUCCESS;
     };
     free_bytes = free_percent;
@@ -52,54 +52,57 @@ TEST(PreparedContext, IsNotMadeInExclusiveProcessMode) {
 }
 
 TEST(PreparedContext, IsNotKeptWhenMemoryIsShort) {
-    released = 0;
+    released.reset();
     EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT, 13), kPrepared);
-    EXPECT_EQ(released, 0);
+    EXPECT_EQ(released.count(), 0u);
     EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT, 11), nullptr);
-    EXPECT_EQ(released, 1);
+    EXPECT_EQ(released.count(), 1u);
 }
 
 TEST(PreparedContext, IsReleasedWhenMemoryBecomesShort) {
-    released = 0;
+    released.reset();
     EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT), kPrepared);
     EXPECT_TRUE(worker::keep_context(prepared));
-    EXPECT_EQ(released, 0);
+    EXPECT_EQ(released.count(), 0u);
     free_bytes = 11;
     EXPECT_FALSE(worker::keep_context(prepared));
     free_bytes = 50;
     EXPECT_FALSE(worker::keep_context(prepared)) << "it is not created again";
-    EXPECT_EQ(released, 1);
+    EXPECT_EQ(released.count(), 1u);
 }
 
 TEST(PreparedContext, IsReleasedWhenTheSessionMakesNone) {
-    released = 0;
+    released.reset();
     driver::Library library;
     add_idle_gpu(library.api);
     library.api.cuDevicePrimaryCtxRelease_v2 = [](CUdevice) {
-        ++released;
+        released.add();
         return CUDA_SUCCESS;
     };
     worker::Worker::Options options;
     options.prepared_context = kPrepared;
-    options.prepared_context_timeout = std::chrono::milliseconds(50);
+    options.prepared_context_timeout = std::chrono::seconds(10);
+    ManualClock clock;
+    options.clock = &clock;
     LaunchingSession session(std::move(library), 1, std::move(options));
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (released == 0 && std::chrono::steady_clock::now() < end) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    ASSERT_TRUE(clock.wait_for_wait_until(std::chrono::seconds(10))) << "the dispatcher sleeps until then";
+    EXPECT_EQ(released.count(), 0u);
+    clock.advance(std::chrono::seconds(10));
+    EXPECT_TRUE(released.wait_for(1));
     session.end();
-    EXPECT_EQ(released, 1);
+    EXPECT_EQ(released.count(), 1u);
 }
 
 // A session with a prepared context creates another one.
 void create_another(CUresult (*create)(CUcontext*, unsigned, CUdevice)) {
-    created = released = 0;
+    created.reset();
+    released.reset();
     driver::Library library;
     add_idle_gpu(library.api);
     library.api.cuCtxCreate_v2 = create;
     library.api.cuCtxPopCurrent_v2 = [](CUcontext*) { return CUDA_SUCCESS; };
     library.api.cuDevicePrimaryCtxRelease_v2 = [](CUdevice) {
-        ++released;
+        released.add();
         return CUDA_SUCCESS;
     };
     worker::Worker::Options options;
@@ -108,18 +111,16 @@ void create_another(CUresult (*create)(CUcontext*, unsigned, CUdevice)) {
     FrameOfCommands frame = session.frame();
     session.add_context_creation(frame);
     session.send(frame);
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while ((released == 0 || created == 0) && std::chrono::steady_clock::now() < end) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    EXPECT_TRUE(released.wait_for(1));
+    EXPECT_TRUE(created.wait_for(1));
     session.end();
-    EXPECT_EQ(created, 1);
-    EXPECT_EQ(released, 1);
+    EXPECT_EQ(created.count(), 1u);
+    EXPECT_EQ(released.count(), 1u);
 }
 
 CUresult create(CUcontext* context, unsigned, CUdevice) {
     *context = reinterpret_cast<CUcontext>(0x600);
-    ++created;
+    created.add();
     return CUDA_SUCCESS;
 }
 
@@ -129,7 +130,7 @@ TEST(PreparedContext, IsReleasedWhenTheFirstContextDiffers) {
 
 TEST(PreparedContext, IsReleasedWhenAnotherDoesNotFitBesideIt) {
     create_another([](CUcontext* context, unsigned flags, CUdevice device) {
-        return released == 0 ? CUDA_ERROR_OUT_OF_MEMORY : create(context, flags, device);
+        return released.count() == 0 ? CUDA_ERROR_OUT_OF_MEMORY : create(context, flags, device);
     });
 }
 

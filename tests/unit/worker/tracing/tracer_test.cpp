@@ -6,10 +6,10 @@
 
 #include <cstring>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "server/worker/scheduling/scheduler.h"
+#include "tests/support/manual_clock.h"
 #include "tests/unit/worker/fake_driver.h"
 
 namespace gpupool::test {
@@ -64,12 +64,13 @@ class WorkerTracer : public testing::Test {
         tracer.flush([&] { done = true; });
         for (int i = 0; i < 1000 && !done; ++i) {
             tracer.poll();
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            clock.advance(std::chrono::milliseconds(1));
         }
         EXPECT_TRUE(done);
     }
 
     static float now_ms;
+    ManualClock clock;
     FakeDriver fake;
     worker::ContextState context;
     worker::StreamState stream;
@@ -78,7 +79,7 @@ class WorkerTracer : public testing::Test {
     codec::TraceHeader dropped{};
     worker::Tracer tracer{
         fake.api, [this](const worker::ContextState*) { fake.current = context.driver; },
-        [this](codec::NoticeType type, const void* data, std::size_t bytes) { take(type, data, bytes); }};
+        [this](codec::NoticeType type, const void* data, std::size_t bytes) { take(type, data, bytes); }, clock};
 };
 float WorkerTracer::now_ms = 0;
 

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/manual_clock.h"
+
 namespace gpupool::test {
 namespace {
 
@@ -69,22 +71,35 @@ TEST_F(Ahead, PieceArrivesOverOneConnection) {
 }
 
 TEST_F(Ahead, LaneWaitsBrieflyForThePlace) {
-    // On a loaded machine the place may be announced too late for the lane, but not every time.
-    bool waited = false;
-    for (std::uint64_t transfer = kAhead | 1; !waited && transfer < (kAhead | 1000); ++transfer) {
-        auto place = std::async(std::launch::async, [&] { return incoming_.claim(transfer, 0, kPiece); });
-        std::this_thread::sleep_for(200us);
-        EXPECT_TRUE(incoming_.begin(transfer, kPiece));
-        incoming_.expect(transfer, 0, kPiece, memory_.data());
-        const auto given = place.get();
-        waited = given.data() == memory_.data();
-        std::memset(given.data(), 7, given.size());
-        incoming_.landed_whole(transfer, 0);
-        ASSERT_TRUE(incoming_.take_landed(transfer));
-        EXPECT_TRUE(is_all(memory_.data(), kPiece, 7));
-        incoming_.forget(transfer);
-    }
-    EXPECT_TRUE(waited);
+    ManualClock clock;
+    Incoming incoming(clock);
+    auto place = std::async(std::launch::async, [&] { return incoming.claim(kAhead | 1, 0, kPiece); });
+    ASSERT_TRUE(clock.wait_for_wait_until(Incoming::kEarlyTimeout));
+    clock.advance(Incoming::kEarlyTimeout - 1us);
+    EXPECT_TRUE(incoming.begin(kAhead | 1, kPiece));
+    incoming.expect(kAhead | 1, 0, kPiece, memory_.data());
+    const auto given = place.get();
+    ASSERT_EQ(given.data(), memory_.data());
+    std::memset(given.data(), 7, given.size());
+    incoming.landed_whole(kAhead | 1, 0);
+    ASSERT_TRUE(incoming.take_landed(kAhead | 1));
+    EXPECT_TRUE(is_all(memory_.data(), kPiece, 7));
+}
+
+TEST_F(Ahead, LaneReceivesWithoutThePlaceAfterTheTimeout) {
+    ManualClock clock;
+    Incoming incoming(clock);
+    auto place = std::async(std::launch::async, [&] { return incoming.claim(kAhead | 1, 0, kPiece); });
+    ASSERT_TRUE(clock.wait_for_wait_until(Incoming::kEarlyTimeout));
+    clock.advance(Incoming::kEarlyTimeout);
+    const auto given = place.get();
+    ASSERT_EQ(given.size(), kPiece);
+    std::memset(given.data(), 7, given.size());
+    incoming.landed_whole(kAhead | 1, 0);
+    EXPECT_TRUE(incoming.begin(kAhead | 1, kPiece));
+    incoming.expect(kAhead | 1, 0, kPiece, memory_.data());
+    ASSERT_TRUE(incoming.take_landed(kAhead | 1));
+    EXPECT_TRUE(is_all(memory_.data(), kPiece, 7)) << "copied to its place";
 }
 
 TEST_F(Ahead, EarlyPieceIsCopiedWhenItIsExpected) {
