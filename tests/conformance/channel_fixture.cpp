@@ -1,7 +1,7 @@
 #include "tests/conformance/channel_fixture.h"
 
+#include <algorithm>
 #include <cstring>
-#include <thread>
 
 namespace gpupool::testing {
 
@@ -111,15 +111,13 @@ Status append_word(wire::Channel& channel, std::uint64_t word, wire::FrameType t
     return channel.append(type, sizeof(word), [&](std::byte* place) { std::memcpy(place, &word, sizeof(word)); });
 }
 
-bool eventually(const std::function<bool()>& holds) {
-    const auto deadline = transport::Clock::now() + kTimeout;
-    while (!holds()) {
-        if (transport::Clock::now() > deadline) {
-            return false;
-        }
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return true;
+bool readers_sleep(std::size_t channels) {
+    return eventually([&] {
+        const auto readers = test::threads_named("gpupool-read");
+        return readers.size() >= channels && std::ranges::all_of(readers, [](pid_t reader) {
+                   return test::is_blocked(::getpid(), reader, std::chrono::milliseconds(1));
+               });
+    });
 }
 
 }  // namespace gpupool::testing
