@@ -115,7 +115,7 @@ bool readers_sleep(std::size_t channels) {
     return eventually([&] {
         const auto readers = test::threads_named("gpupool-read");
         return readers.size() >= channels && std::ranges::all_of(readers, [](pid_t reader) {
-                   return test::is_blocked(::getpid(), reader, std::chrono::milliseconds(1));
+                   return test::state_of_thread(::getpid(), reader).state == 'S';
                });
     });
 }

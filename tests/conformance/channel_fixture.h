@@ -79,7 +79,8 @@ struct ChannelPair {
     wire::Channel server;
 };
 
-// Waits until the readers of at least `channels` channels of this process sleep.
+// Waits until the readers of at least `channels` channels of this process sleep, if only for the short time that a
+// reader sleeps at once while a thread polls.
 bool readers_sleep(std::size_t channels);
 
 }  // namespace gpupool::testing

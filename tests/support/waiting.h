@@ -57,29 +57,45 @@ inline ThreadState state_of_thread(pid_t process, pid_t thread) {
     return found;
 }
 
-// Whether the thread has slept in the kernel for `stays` without having run. A thread that polls with short sleeps
+// Whether the threads have slept in the kernel for `stays` without having run. A thread that polls with short sleeps
 // does not count as blocked.
-inline bool is_blocked(pid_t process, pid_t thread, std::chrono::milliseconds stays = std::chrono::milliseconds(10)) {
-    const ThreadState before = state_of_thread(process, thread);
-    if (before.state != 'S') {
-        return false;
+inline bool are_blocked(pid_t process, const std::vector<pid_t>& threads, std::chrono::milliseconds stays) {
+    std::vector<std::string> switches;
+    for (const pid_t thread : threads) {
+        const ThreadState before = state_of_thread(process, thread);
+        if (before.state != 'S') {
+            return false;
+        }
+        switches.push_back(before.switches);
     }
     std::this_thread::sleep_for(stays);
-    const ThreadState after = state_of_thread(process, thread);
-    return after.state == 'S' && after.switches == before.switches;
+    return std::equal(threads.begin(), threads.end(), switches.begin(), [&](pid_t thread, const std::string& before) {
+        const ThreadState after = state_of_thread(process, thread);
+        return after.state == 'S' && after.switches == before;
+    });
 }
 
-// This process's threads of that name.
-inline std::vector<pid_t> threads_named(const std::string& name) {
+inline bool is_blocked(pid_t process, pid_t thread, std::chrono::milliseconds stays = std::chrono::milliseconds(10)) {
+    return are_blocked(process, {thread}, stays);
+}
+
+inline std::vector<pid_t> threads_of(pid_t process) {
     std::vector<pid_t> found;
     std::error_code gone;
-    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", gone)) {
-        std::string own;
-        std::getline(std::ifstream(task.path() / "comm"), own);
-        if (own == name) {
-            found.push_back(static_cast<pid_t>(std::stol(task.path().filename())));
-        }
+    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/task", gone)) {
+        found.push_back(static_cast<pid_t>(std::stol(task.path().filename())));
     }
+    return found;
+}
+
+// The process's threads of that name.
+inline std::vector<pid_t> threads_named(const std::string& name, pid_t process = ::getpid()) {
+    std::vector<pid_t> found = threads_of(process);
+    std::erase_if(found, [&](pid_t thread) {
+        std::ifstream file("/proc/" + std::to_string(process) + "/task/" + std::to_string(thread) + "/comm");
+        std::string own;
+        return !std::getline(file, own) || own != name;
+    });
     return found;
 }
 
@@ -101,6 +117,8 @@ class ObservedThread {
     ObservedThread(const ObservedThread&) = delete;
 
     void join() { thread_.join(); }
+    [[nodiscard]] pid_t id() const { return id_; }  // 0 before the thread runs
+    [[nodiscard]] bool over() const { return over_; }
     // True once the thread is blocked; false when it ends instead.
     [[nodiscard]] bool blocks(std::chrono::milliseconds stays = std::chrono::milliseconds(10)) const {
         bool blocked = false;

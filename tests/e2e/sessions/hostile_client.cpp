@@ -356,7 +356,12 @@ std::uint64_t HostileClient::settled_resident_bytes() const {
 
 bool HostileClient::worker_waits() const {
     const auto worker = static_cast<pid_t>(session_.worker_process_id);
-    return eventually([&] { return are_blocked(worker, threads_of(worker), milliseconds(20)); });
+    return eventually([&] {
+        std::vector<pid_t> receiving = threads_named("gpupool-read", worker);
+        const auto lanes = threads_named("gpupool-receive", worker);
+        receiving.insert(receiving.end(), lanes.begin(), lanes.end());
+        return !receiving.empty() && are_blocked(worker, receiving, milliseconds(20));
+    });
 }
 
 void HostileClient::leave() {

@@ -190,6 +190,7 @@ int download_flood() {
             ++copies;
         }
     }).detach();
+    // By the clock: what is accepted in this time is compared, and more is accepted as long as the line carries some.
     std::this_thread::sleep_for(std::chrono::seconds(12));
     say("copies", copies);
     std::fflush(stdout);
