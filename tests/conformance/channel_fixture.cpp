@@ -1,7 +1,7 @@
 #include "tests/conformance/channel_fixture.h"
 
+#include <algorithm>
 #include <cstring>
-#include <thread>
 
 namespace gpupool::testing {
 
@@ -116,15 +116,13 @@ Status append_record(wire::Channel& channel, std::span<const std::byte> record) 
                           [&](std::byte* place) { std::memcpy(place, record.data(), record.size()); });
 }
 
-bool eventually(const std::function<bool()>& holds) {
-    const auto deadline = transport::Clock::now() + kTimeout;
-    while (!holds()) {
-        if (transport::Clock::now() > deadline) {
-            return false;
-        }
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return true;
+bool readers_sleep(std::size_t channels) {
+    return eventually([&] {
+        const auto readers = test::threads_named("gpupool-read");
+        return readers.size() >= channels && std::ranges::all_of(readers, [](pid_t reader) {
+                   return test::state_of_thread(::getpid(), reader).state == 'S';
+               });
+    });
 }
 
 }  // namespace gpupool::testing

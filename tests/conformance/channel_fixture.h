@@ -12,8 +12,12 @@
 
 #include "protocol/wire/channel.h"
 #include "tests/conformance/transports.h"
+#include "tests/support/waiting.h"
 
 namespace gpupool::testing {
+
+using test::eventually;
+using test::ObservedThread;
 
 inline constexpr std::chrono::seconds kTimeout{60};
 
@@ -76,6 +80,8 @@ struct ChannelPair {
     wire::Channel server;
 };
 
-bool eventually(const std::function<bool()>& holds);
+// Waits until the readers of at least `channels` channels of this process sleep, if only for the short time that a
+// reader sleeps at once while a thread polls.
+bool readers_sleep(std::size_t channels);
 
 }  // namespace gpupool::testing

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <list>
 #include <thread>
 
 #include "common/spin.h"
@@ -166,18 +167,15 @@ TEST_P(Channels, FullChannelBlocksItsProducerUntilThereIsRoom) {
     pair.server_side.hold();
     constexpr std::uint64_t kCount = 60'000;  // 480 kB, of which the transports buffer a part
     std::atomic<std::uint64_t> appended{0};
-    std::thread producer([&] {
+    ObservedThread producer([&] {
         const auto payload = pattern(4096, 3);
         for (std::uint64_t i = 0; i < kCount; i += 512) {
             ASSERT_TRUE(append_record(pair.client, payload).ok());
             appended += 512;
         }
     });
-    std::this_thread::sleep_for(100ms);
-    const auto stuck_at = appended.load();
-    EXPECT_LT(stuck_at, kCount) << "nothing made the producer wait";
-    std::this_thread::sleep_for(20ms);
-    EXPECT_EQ(appended.load(), stuck_at);
+    EXPECT_TRUE(producer.blocks()) << "nothing made the producer wait";
+    EXPECT_LT(appended.load(), kCount);
     pair.server_side.let_go();
     producer.join();
     ASSERT_TRUE(eventually([&] { return pair.server_side.payload_bytes() == (kCount + 511) / 512 * 4096; }));
@@ -213,9 +211,9 @@ TEST_P(Channels, RecordsAreSentBetweenPiecesOfBulk) {
     const auto data = pattern(32u << 20, 6);  // more than the channel buffers, so that its sending may still be under
                                               // way
     ChannelPair pair(ends(), limits);
-    std::size_t between = 0, bulk_bytes = 0;
-    // One record between the pieces is enough. On a busy machine the scheduler may not run this thread during one
-    // transfer.
+    std::size_t between = 0, bulk_bytes = 0, records = 0;
+    // Two records that arrive before the last piece is appended are enough. On a busy machine the scheduler may not run
+    // this thread during one transfer.
     for (std::uint64_t transfer = 1; transfer <= 10 && between <= 1; ++transfer) {
         pair.server_side.expect_transfer(transfer, data.size());
         std::atomic<bool> bulk_appended{false};
@@ -225,7 +223,7 @@ TEST_P(Channels, RecordsAreSentBetweenPiecesOfBulk) {
         });
         for (between = 0; !bulk_appended; ++between) {
             EXPECT_TRUE(append_word(pair.client, 1).ok());
-            std::this_thread::sleep_for(100us);
+            EXPECT_TRUE(pair.server_side.wait_frames(++records));
         }
         bulk.join();
         bulk_bytes += data.size();
@@ -335,11 +333,13 @@ TEST_P(Channels, CloseWakesBlockedProducersAndTransfers) {
     std::atomic<int> done{0};
     pair.server_side.hold();
     ASSERT_TRUE(append_word(pair.client, 1).ok());  // the server's reader blocks in on_frame
-    std::vector<std::thread> producers;
+    std::list<ObservedThread> producers;
     for (int i = 0; i < 3; ++i) {
         producers.emplace_back([&] { EXPECT_FALSE(pair.client.append_bulk(1, 0, data, [&] { ++done; }).ok()); });
     }
-    std::this_thread::sleep_for(30ms);
+    for (const auto& producer : producers) {
+        EXPECT_TRUE(producer.blocks());
+    }
     pair.client.close(10ms);
     for (auto& producer : producers) {
         producer.join();
@@ -348,7 +348,7 @@ TEST_P(Channels, CloseWakesBlockedProducersAndTransfers) {
     pair.server_side.let_go();
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Channels, ::testing::ValuesIn(all_transports()),
+INSTANTIATE_TEST_SUITE_P(All, Channels, ::testing::ValuesIn(channel_transports()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -6,11 +6,14 @@
 #include <thread>
 
 #include "tests/conformance/transports.h"
+#include "tests/support/waiting.h"
 
 namespace gpupool::testing {
 namespace {
 
 using namespace std::chrono_literals;
+using test::eventually;
+using test::wait_until_blocked;
 using transport::Clock;
 using transport::Connection;
 using transport::ConstBuffer;
@@ -96,8 +99,8 @@ TEST_P(Connections, CarryBulkBothWaysAtOnce) {
 }
 
 TEST_P(Connections, ShutdownWakesReceiver) {
-    std::thread other([&] {
-        std::this_thread::sleep_for(20ms);
+    std::thread other([&, receiver = ::gettid()] {
+        EXPECT_TRUE(wait_until_blocked(receiver));
         client_->shutdown();
     });
     std::byte byte;
@@ -109,8 +112,8 @@ TEST_P(Connections, ShutdownWakesReceiver) {
 
 TEST_P(Connections, ShutdownWakesSender) {
     const auto data = pattern(1u << 20, 6);
-    std::thread other([&] {
-        std::this_thread::sleep_for(50ms);
+    std::thread other([&, sender = ::gettid()] {
+        EXPECT_TRUE(wait_until_blocked(sender));
         client_->shutdown();
     });
     Status status;
@@ -159,11 +162,10 @@ TEST_P(Connections, SendToGonePeerFailsWithoutSignal) {
     client_.reset();
     const auto data = pattern(64u << 10, 9);
     Status status;
-    for (int i = 0; status.ok() && i < 1000; ++i) {
+    ASSERT_TRUE(eventually([&] {
         status = send_all(*server_, data);
-        std::this_thread::sleep_for(1ms);
-    }
-    ASSERT_FALSE(status.ok());
+        return !status.ok();
+    }));
     EXPECT_EQ(status.error().code, ErrorCode::closed);
 }
 
@@ -190,8 +192,8 @@ TEST_P(Connections, NamePeer) {
 
 TEST_P(Connections, ListenerShutdownWakesAccept) {
     auto meeting = GetParam().meet();
-    std::thread other([&] {
-        std::this_thread::sleep_for(20ms);
+    std::thread other([&, acceptor = ::gettid()] {
+        EXPECT_TRUE(wait_until_blocked(acceptor));
         meeting.listener->shutdown();
     });
     const auto accepted = meeting.listener->accept();

@@ -77,7 +77,7 @@ TEST_P(EveryLane, CarriesPackedDataBothWaysAtOnce) {
     carry_data_both_ways(wire::CompressionMode::always);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EveryLane, ::testing::ValuesIn(all_transports()),
+INSTANTIATE_TEST_SUITE_P(All, EveryLane, ::testing::ValuesIn(channel_transports()),
                          [](const auto& info) { return info.param.name; });
 
 // One lane is slow, because its other end is not read yet. A piece sent early on it arrives last, and a wait for a
@@ -107,9 +107,9 @@ TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
     ASSERT_TRUE(pair.server_side.wait_pieces(kCount - kMaxInASlowLane));
     EXPECT_LT(pair.server_side.pieces(), kCount);
 
-    std::thread waits([&] { landed = pair.server.wait_landed(2); });
-    std::this_thread::sleep_for(30ms);
-    EXPECT_FALSE(landed) << "the first piece has not landed";
+    ObservedThread waits([&] { landed = pair.server.wait_landed(2); });
+    EXPECT_TRUE(waits.blocks()) << "the first piece has not landed";
+    EXPECT_FALSE(landed);
     EXPECT_TRUE(pair.server.add(0, std::move(there)).ok());
     waits.join();
     EXPECT_TRUE(landed);
@@ -176,11 +176,11 @@ TEST(LanesTest, FullQueueBlocksItsProducer) {
     ASSERT_TRUE(pair.client.add(0, std::move(here)).ok());
     std::atomic<std::size_t> done{0};
     std::atomic<bool> back{false};
-    std::thread producer([&] {
+    ObservedThread producer([&] {
         EXPECT_FALSE(send_all(pair.client, 1, data, kPieceBytes, [&] { ++done; }).ok());
         back = true;
     });
-    std::this_thread::sleep_for(100ms);
+    EXPECT_TRUE(producer.blocks());
     EXPECT_FALSE(back);
     EXPECT_LE(pair.client.sent_up_to(), 2 + (64u << 10) / kPieceBytes + 1);
     pair.client.end({ErrorCode::closed, "over"});
@@ -256,8 +256,8 @@ TEST(LanesTest, DamagedDataArrivesUnchecked) {
 
 TEST(LanesTest, CloseWakesWaiters) {
     LanePair pair(2, inproc_pair);
-    std::thread waits([&] { EXPECT_FALSE(pair.server.wait_landed(5)); });
-    std::this_thread::sleep_for(30ms);
+    ObservedThread waits([&] { EXPECT_FALSE(pair.server.wait_landed(5)); });
+    EXPECT_TRUE(waits.blocks());
     pair.server.close();
     waits.join();
     EXPECT_TRUE(pair.client_side.wait_ended());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <random>
@@ -128,6 +129,18 @@ std::vector<Transport> all_transports() {
     }
     all.push_back({"shm_adopted", meet_shm_adopted});
     return all;
+}
+
+std::vector<Transport> transports(const std::vector<std::string>& names) {
+    std::vector<Transport> chosen = all_transports();
+    std::erase_if(chosen,
+                  [&](const Transport& transport) { return std::ranges::find(names, transport.name) == names.end(); });
+    EXPECT_EQ(chosen.size(), names.size());
+    return chosen;
+}
+
+std::vector<Transport> channel_transports() {
+    return transports({"tcp", "inproc", "shm", "shm_adopted", "tcp_split", "inproc_delay"});
 }
 
 std::vector<std::byte> pattern(std::size_t bytes, std::uint64_t seed) {

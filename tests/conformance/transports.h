@@ -38,6 +38,13 @@ std::vector<Transport> all_transports();
 // The plain ones.
 std::vector<Transport> plain_transports();
 
+// Those of these names.
+std::vector<Transport> transports(const std::vector<std::string>& names);
+
+// What a channel or lanes can tell apart: every transport once, and one line that splits and one that delays. These two
+// are of a class of their own, which hides the transport behind it, so another transport behind it shows nothing more.
+std::vector<Transport> channel_transports();
+
 std::vector<std::byte> pattern(std::size_t bytes, std::uint64_t seed);
 
 // Expects that what one end sends arrives at the other.

@@ -82,17 +82,6 @@ pid_t start(std::vector<std::string> arguments, std::vector<std::string> environ
 
 }  // namespace
 
-bool eventually(const std::function<bool()>& condition, milliseconds timeout) {
-    const auto deadline = std::chrono::steady_clock::now() + timeout;
-    while (!condition()) {
-        if (std::chrono::steady_clock::now() > deadline) {
-            return false;
-        }
-        std::this_thread::sleep_for(milliseconds(10));
-    }
-    return true;
-}
-
 bool process_exists(pid_t process) {
     if (::kill(process, 0) != 0) {
         return false;

@@ -17,13 +17,11 @@
 #include "protocol/schema/session.capnp.h"
 #include "protocol/transport/connection.h"
 #include "protocol/wire/handshake_io.h"
+#include "tests/support/waiting.h"
 
 namespace gpupool::test {
 
 using std::chrono::milliseconds;
-
-// Waits until `condition` holds; false when it does not within `timeout`.
-bool eventually(const std::function<bool()>& condition, milliseconds timeout = milliseconds(10000));
 
 bool process_exists(pid_t process);
 

@@ -1,4 +1,5 @@
 // The rules for the lifetime of a session and its worker: what must end them, and what must not.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -58,10 +59,12 @@ TEST(Lifetime, WorkerDeathAffectsOnlyItsClient) {
     Client client(daemon.address());
     client.send_hello({.process_name = "crash"});
     client.welcome();
+    daemon.sessions(2);
+    client.send_bytes(std::as_bytes(std::span("x", 1)));
     EXPECT_TRUE(client.ended(milliseconds(3000)));
     const auto left = daemon.sessions(1).at(0);
     EXPECT_EQ(left.process_name, "test");
-    EXPECT_FALSE(bystander.ended(milliseconds(300)));
+    EXPECT_FALSE(bystander.ended(milliseconds(0)));
     const std::string line = line_of(daemon, "(signal 9)");
     EXPECT_NE(line.find(" warn"), std::string::npos) << line;
 }
@@ -214,9 +217,13 @@ TEST(Lifetime, PendingConnectionDoesNotDelayTheStop) {
 // The daemon dies after it has forked the worker's process and before that process runs the worker's code.
 TEST(Lifetime, DaemonDeathBetweenForkAndExecLeavesNoOrphan) {
     TemporaryFolder folder;
+    const std::string gate = folder.path() + "/gate";
+    ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+    const UniqueFd opener(::open(gate.c_str(), O_RDWR | O_CLOEXEC));  // not for writing only, which would block
+    ASSERT_GE(opener.get(), 0);
     const auto worker = folder.write("worker",
                                      std::string("#!/bin/sh\n[ \"$1\" = --probe ] || { echo $$ > ") + folder.path() +
-                                         "/pid; sleep 1; }\nexec " + STAND_IN_WORKER + " \"$@\"\n",
+                                         "/pid; read line < " + gate + "; }\nexec " + STAND_IN_WORKER + " \"$@\"\n",
                                      true);
     Daemon daemon("worker = \"" + worker + "\"\n[workers]\ndaemon_grace_ms = 300\n");
     Client client(daemon.address());
@@ -232,6 +239,7 @@ TEST(Lifetime, DaemonDeathBetweenForkAndExecLeavesNoOrphan) {
     std::fclose(file);
     daemon.kill_hard();
     EXPECT_TRUE(process_exists(process));
+    ASSERT_EQ(::write(opener.get(), "\n", 1), 1);
     EXPECT_TRUE(client.ended(milliseconds(4000)));
     EXPECT_TRUE(eventually([&] { return !process_exists(process); }, milliseconds(3000)));
 }

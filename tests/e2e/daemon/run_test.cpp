@@ -176,7 +176,7 @@ TEST_F(Run, LocalForwardsSignalsAndItsServerDiesWithIt) {
                                            "--",
                                            "sh",
                                            "-c",
-                                           "trap 'exit 9' TERM; touch " + started + "; while :; do sleep 0.05; done"};
+                                           "sleep 60 & trap 'kill $!; exit 9' TERM; touch " + started + "; wait"};
         std::vector<char*> pointers;
         for (auto& argument : arguments) {
             pointers.push_back(argument.data());

@@ -1,7 +1,7 @@
 // A worker without a driver, for the daemon's tests: it takes a session over, answers Welcome without devices, and
 // holds the connection. The client's process name selects how it misbehaves:
 //   die-early      ends before it takes the session over
-//   crash          ends by a signal once it runs
+//   crash          ends by a signal once its client sends something
 //   never-ends     reports `ending` when its client leaves, and does not end
 //   ignores-stop   ignores the daemon's stop message
 #include <capnp/message.h>
@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <thread>
 
 #include "protocol/schema/control.capnp.h"
 #include "protocol/transport/open.h"
@@ -102,7 +101,8 @@ int serve(int supervision_descriptor) {
     link.set_memory_used({100u << 20});
     link.set_state("running");
     if (behaviour == "crash") {
-        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        std::byte sign;
+        (void)client.receive({&sign, 1});
         // A sanitizer's report ends a process with abort(), so this uses another signal.
         ::kill(::getpid(), SIGKILL);
     }

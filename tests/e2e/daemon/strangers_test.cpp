@@ -30,6 +30,22 @@ class Strangers : public ::testing::Test {
         client.send_hello({.token = "a-good-token"});
         EXPECT_FALSE(client.welcome().empty());
     }
+    // Whether the daemon answers this administration connection's request, which it does after its Hello.
+    static bool answers_status(Client& administrator) {
+        capnp::MallocMessageBuilder message;
+        message.initRoot<schema::Control>().setStatusRequest();
+        const auto words = capnp::messageToFlatArray(message);
+        const auto payload = std::as_bytes(std::span(words.asBytes().begin(), words.asBytes().size()));
+        std::vector<std::byte> frame(wire::kHeaderBytes);
+        wire::encode(
+            {static_cast<std::uint32_t>(payload.size()), 0, 0, wire::FrameType::control, wire::crc32c(payload)},
+            std::span(frame).first<wire::kHeaderBytes>());
+        frame.insert(frame.end(), payload.begin(), payload.end());
+        administrator.send_bytes(frame);
+        const auto answer = administrator.read();
+        EXPECT_TRUE(answer) << (answer ? "" : answer.error().message);
+        return answer && answer->type == wire::FrameType::control;
+    }
     std::unique_ptr<Daemon> daemon_;
 };
 
@@ -125,7 +141,7 @@ TEST_F(Strangers, SilentConnectionsDoNotBlockOthers) {
     for (int i = 0; i < 8; ++i) {
         expect_alive();
     }
-    EXPECT_FALSE(silent.back().ended(milliseconds(100)));
+    EXPECT_FALSE(silent.back().ended(milliseconds(0)));
 }
 
 // A connection whose Hello has arrived keeps its place, for a second even after it was refused.
@@ -143,11 +159,14 @@ TEST_F(Strangers, SendingByteByByteDoesNotExtendTheTimeout) {
     open("[limits]\nhandshake_timeout_ms = 500\n");
     Client stranger(daemon_->address());
     const auto began = std::chrono::steady_clock::now();
-    for (int i = 0; i < 8; ++i) {
+    // One byte after the other, each 50 ms after the previous one, until the answer arrives.
+    Result<wire::ReceivedFrame> answer = Error{ErrorCode::timed_out, "no answer"};
+    for (int i = 0; i < 30 && !answer; ++i) {
         stranger.send_bytes(std::as_bytes(std::span("GPF1", 1)));
-        std::this_thread::sleep_for(milliseconds(100));
+        answer = stranger.read(milliseconds(50));
     }
-    stranger.refusal(milliseconds(2000));
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->type, wire::FrameType::refused);
     EXPECT_LT(std::chrono::steady_clock::now() - began, milliseconds(1500));
 }
 
@@ -225,7 +244,7 @@ TEST_F(Strangers, AdministrationConnectionsTakeNoPlaceOfOthers) {
     for (int i = 0; i < 6; ++i) {
         administrators.push_back(std::make_unique<Client>(daemon_->address()));
         administrators.back()->send_hello({.administration = true});
-        std::this_thread::sleep_for(milliseconds(50));
+        EXPECT_TRUE(answers_status(*administrators.back()));
     }
     expect_alive();
     Client program(daemon_->address());
@@ -256,18 +275,7 @@ TEST_F(Strangers, AdministrationMayHaveAnotherProtocolVersion) {
     open();
     Client administrator(daemon_->address());
     administrator.send_hello({.protocol_version = 99, .administration = true});
-    capnp::MallocMessageBuilder message;
-    message.initRoot<schema::Control>().setStatusRequest();
-    const auto words = capnp::messageToFlatArray(message);
-    const auto payload = std::as_bytes(std::span(words.asBytes().begin(), words.asBytes().size()));
-    std::vector<std::byte> frame(wire::kHeaderBytes);
-    wire::encode({static_cast<std::uint32_t>(payload.size()), 0, 0, wire::FrameType::control, wire::crc32c(payload)},
-                 std::span(frame).first<wire::kHeaderBytes>());
-    frame.insert(frame.end(), payload.begin(), payload.end());
-    administrator.send_bytes(frame);
-    const auto answer = administrator.read();
-    ASSERT_TRUE(answer) << answer.error().message;
-    EXPECT_EQ(answer->type, wire::FrameType::control);
+    EXPECT_TRUE(answers_status(administrator));
 }
 
 TEST_F(Strangers, OtherFrameFormatIsRefusedWithBothVersions) {

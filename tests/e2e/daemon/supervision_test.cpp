@@ -202,7 +202,8 @@ TEST(RefusalTest, IsDroppedWhenThePeerDoesNotReadIt) {
     EXPECT_TRUE(peer->receive({&byte, 1})) << "the part that fitted arrives";
 }
 
-// A peer whose connection keeps the daemon's thread busy for a while.
+// A peer whose connection keeps the daemon's thread busy for a while. It sleeps, because the supervisor measures
+// silence by the real clock.
 class SlowPeer final : public transport::Connection {
   public:
     explicit SlowPeer(milliseconds delay) : delay_(delay) {}
@@ -264,7 +265,8 @@ class SupervisorTest : public ::testing::Test {
 
 TEST_F(SupervisorTest, OwnDelayDoesNotCountAsTheWorkersSilence) {
     const auto client = open_session();
-    supervisor_->admit(std::make_unique<SlowPeer>(3 * config_.worker_silence_timeout), admission_of({.lane = true}));
+    supervisor_->admit(std::make_unique<SlowPeer>(config_.worker_silence_timeout * 3 / 2),
+                       admission_of({.lane = true}));
     ASSERT_TRUE(supervisor_->status()) << "answered after the slow peer's refusal";
     ASSERT_TRUE(supervisor_->status()) << "answered after the check for silent workers";
     client->set_receive_deadline(transport::Clock::now() + milliseconds(300));

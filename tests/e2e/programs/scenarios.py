@@ -279,11 +279,18 @@ def trace_command(scenario):
             f"{option} does not overwrite another file",
             outcome.end() + outcome.errors,
         )
-    # A program that ends without its exit handlers, some time after its last call.
-    abrupt = ["sh", "-c", f"{setting.build / 'cuda/long_running'} 20 & child=$!; sleep 2; kill -9 $child; wait $child"]
-    outcome = scenario.run([*command, *abrupt], environment)
+    # A program that is killed once calls of it have been written.
+    killed = scenario.folder / "killed.json"
+    killed.unlink(missing_ok=True)
+    abrupt = [
+        "sh",
+        "-c",
+        f"{setting.build / 'cuda/long_running'} 60 & child=$!; "
+        f"until grep -qs '\"call\"' {killed}; do sleep 0.02; done; kill -9 $child; wait $child",
+    ]
+    outcome = scenario.run([*command[:2], "--output", killed, *command[4:], *abrupt], environment)
     scenario.check(outcome.status == 137, "gpupool trace returns the program's status", outcome.end() + outcome.errors)
-    calls = [event for event in events_of(output.read_text()) if event["ph"] == "X" and event["cat"] == "call"]
+    calls = [event for event in events_of(killed.read_text()) if event["ph"] == "X" and event["cat"] == "call"]
     scenario.check(len(calls) > 0, "a killed program's timeline can be read", len(calls))
     # Events beyond the limit are omitted, and the timeline says so.
     outcome = scenario.run(

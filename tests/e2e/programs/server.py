@@ -5,6 +5,7 @@
 """
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -20,20 +21,16 @@ START_S = 60
 STOP_S = 20
 
 
-def alive(process):
-    """True if the process exists and is no zombie, which a container's init may leave unreaped."""
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def wait_for_end(process, limit_s):
-    end = time.monotonic() + limit_s
-    while alive(process) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not alive(process)
+    """True if the process ends in time. A zombie has ended: a container's init may leave it unreaped."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], limit_s)[0])
+    finally:
+        os.close(descriptor)
 
 
 def read_process(setting):
@@ -104,15 +101,14 @@ def start(setting):
         )
     os.close(ready_writer)
     (setting.state / "process").write_text(str(server.pid))
-    os.set_blocking(ready, False)
     end = time.monotonic() + START_S
     address = b""
-    while not address.endswith(b"\n") and server.poll() is None and time.monotonic() < end:
-        try:
-            address += os.read(ready, 256)
-        except BlockingIOError:
-            pass
-        time.sleep(0.02)
+    while not address.endswith(b"\n"):
+        arrived = select.select([ready], [], [], max(0, end - time.monotonic()))[0]
+        part = os.read(ready, 256) if arrived else b""
+        if not part:  # too late, or the server has ended
+            break
+        address += part
     if not address.endswith(b"\n"):
         server.terminate()
         print((setting.state / "server.log").read_text(errors="replace"))

@@ -3,8 +3,8 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <map>
-#include <thread>
+#include <string>
+#include <vector>
 
 #include "tests/e2e/sessions/sessions.h"
 
@@ -13,31 +13,27 @@ namespace {
 
 class DaemonDeath : public SessionTest {};
 
-// The memory used, by session id.
-template <class Sessions>
-auto memory_of(const Sessions& sessions) {
-    std::map<std::string, std::uint64_t> bytes;
-    for (const auto& session : sessions) {
-        bytes[session.id] = session.memory_used_bytes;
+std::size_t occurrences(const std::string& text, const std::string& words) {
+    std::size_t count = 0;
+    for (auto at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) {
+        ++count;
     }
-    return bytes;
+    return count;
 }
 
 TEST_F(DaemonDeath, RunningSessionsContinueAndAreTakenOver) {
     Program second(*daemon_, session_program("steady"));
     ASSERT_TRUE(second.says("ready"));
-    // A worker may report its memory a moment after its program is ready.
-    auto before = daemon_->sessions(2);
-    for (bool settled = false; !settled;) {
-        std::this_thread::sleep_for(milliseconds(200));
-        const auto now = daemon_->sessions(2);
-        settled = memory_of(now) == memory_of(before);
-        before = now;
-    }
+    // A worker may report its memory a moment after its program is ready. Both programs use the same.
+    std::vector<cli::SessionStatus> before;
+    ASSERT_TRUE(eventually([&] {
+        before = daemon_->sessions(2);
+        return before.size() == 2 && before[0].memory_used_bytes == before[1].memory_used_bytes;
+    }));
     daemon_->kill_hard();
-    std::this_thread::sleep_for(milliseconds(700));
-    EXPECT_TRUE(process_exists(second.process()));
-    EXPECT_TRUE(process_exists(bystander_->process()));
+    ASSERT_TRUE(eventually([&] { return occurrences(daemon_->log(), "lost the daemon") == 2; }));
+    EXPECT_TRUE(second.checks_again());
+    EXPECT_TRUE(bystander_->checks_again());
     daemon_->start();
     const auto after = daemon_->sessions(2);
     for (const auto& was : before) {

@@ -6,9 +6,11 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <thread>
 
 #define SESSION_FUNCTIONS(each)                                                                                        \
     each(cuInit) each(cuDeviceGet) each(cuDevicePrimaryCtxRetain) each(cuCtxSetCurrent) each(cuMemAlloc) each(         \
@@ -71,6 +73,19 @@ void must(CUresult result, const char* what);
 // Blocks the stream in a host function until release().
 void block_until_release(CUstream stream);
 void release();
+
+// Calls release() as soon as the thread that made this object blocks, at the latest at end().
+class ReleaseWhenBlocked {
+  public:
+    ReleaseWhenBlocked();
+    // Whether the thread was blocked, and not only at the end.
+    bool end();
+
+  private:
+    std::atomic<bool> over_{false};
+    bool blocked_ = false;
+    std::thread thread_;  // last: it uses all of the above
+};
 
 // Prints one line, "WORD NUMBER", and flushes stdout.
 void say(const std::string& word, long long number = 0);

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <stdexcept>
+#include <thread>
 
 #include "protocol/calls/table.h"
 #include "protocol/schema/session.capnp.h"
@@ -340,6 +341,27 @@ std::uint64_t HostileClient::worker_resident_bytes() const {
     std::uint64_t size_pages = 0, resident_pages = 0;
     file >> size_pages >> resident_pages;
     return resident_pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+std::uint64_t HostileClient::settled_resident_bytes() const {
+    std::uint64_t bytes = worker_resident_bytes();
+    EXPECT_TRUE(eventually([&] {
+        const auto before = bytes;
+        std::this_thread::sleep_for(milliseconds(200));  // no event reports growth
+        bytes = worker_resident_bytes();
+        return bytes < before + (2u << 20);
+    })) << "the worker's memory grows without end";
+    return bytes;
+}
+
+bool HostileClient::worker_waits() const {
+    const auto worker = static_cast<pid_t>(session_.worker_process_id);
+    return eventually([&] {
+        std::vector<pid_t> receiving = threads_named("gpupool-read", worker);
+        const auto lanes = threads_named("gpupool-receive", worker);
+        receiving.insert(receiving.end(), lanes.begin(), lanes.end());
+        return !receiving.empty() && are_blocked(worker, receiving, milliseconds(20));
+    });
 }
 
 void HostileClient::leave() {

@@ -85,7 +85,7 @@ TEST_F(HostileFrames, TruncatedFrameWaitsAndEndsWithItsConnection) {
     const std::vector<std::byte> payload(1000);
     const auto header = client_->next_header(FrameType::commands, payload);
     client_->send_header(header, std::span(payload).first(10));
-    std::this_thread::sleep_for(milliseconds(500));
+    EXPECT_TRUE(client_->worker_waits());
     EXPECT_TRUE(process_exists(static_cast<pid_t>(client_->session().worker_process_id)));
     client_->leave();
     EXPECT_TRUE(is_gone(*daemon_, client_->session()));
@@ -93,7 +93,7 @@ TEST_F(HostileFrames, TruncatedFrameWaitsAndEndsWithItsConnection) {
 
 TEST_F(HostileFrames, TruncatedHeaderWaitsAndEndsWithItsConnection) {
     client_->send_bytes(std::as_bytes(std::span("GPF1", 4)));
-    std::this_thread::sleep_for(milliseconds(200));
+    EXPECT_TRUE(client_->worker_waits());
     client_->leave();
     EXPECT_TRUE(is_gone(*daemon_, client_->session()));
 }

@@ -1,6 +1,7 @@
 // The program that the session tests kill, cut off and watch: gpupool_session_program MODE.
 //
-//   steady   checks results without end, until stdin ends; exits with 0 when all were right
+//   steady   checks results without end, until stdin ends; exits with 0 when all were right. For each byte that it
+//            reads, and for the end, it checks further results, and then prints "checked:N" for the Nth byte.
 //   busy     uses many kinds of calls without end, prints "ready" after the first round
 //   others   see the other program_*.cpp
 
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "tests/e2e/sessions/driver.h"
+#include "tests/support/waiting.h"
 
 namespace gpupool::session_program {
 
@@ -52,18 +54,27 @@ std::atomic<bool> released{false};
 
 void block_until_release(CUstream stream) {
     must(driver.cuLaunchHostFunc(
-             stream,
-             [](void*) {
-                 while (!released) {
-                     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                 }
-             },
-             nullptr),
+             stream, [](void*) { released.wait(false); }, nullptr),
          "cuLaunchHostFunc");
 }
 
 void release() {
     released = true;
+    released.notify_all();
+}
+
+ReleaseWhenBlocked::ReleaseWhenBlocked()
+    : thread_([this, caller = ::gettid()] {
+          (void)test::eventually(
+              [&] { return over_ || test::is_blocked(::getpid(), caller, std::chrono::milliseconds(50)); });
+          blocked_ = !over_;
+          release();
+      }) {}
+
+bool ReleaseWhenBlocked::end() {
+    over_ = true;
+    thread_.join();
+    return blocked_;
 }
 
 void say(const std::string& word, long long number) {
@@ -137,14 +148,16 @@ int run_steady() {
     must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     must(driver.cuMemAlloc(&data, kWords * sizeof(unsigned)), "cuMemAlloc");
     std::atomic<bool> over{false};
+    std::atomic<int> asked{0};
     std::thread watch([&] {
         char byte = 0;
         while (::read(STDIN_FILENO, &byte, 1) > 0) {
+            ++asked;
         }
         over = true;
     });
     long long rounds = 0, longest_ms = 0;
-    while (!over) {
+    const auto check_once = [&] {
         const auto start = now_ms();
         const auto value = static_cast<unsigned>(rounds % 1000);
         std::vector<unsigned> words(kWords, value);
@@ -154,10 +167,21 @@ int run_steady() {
         must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
         check_words(words, value + 5);
         longest_ms = std::max<long long>(longest_ms, now_ms() - start);
-        if (++rounds == 1) {
-            say("ready");
+        ++rounds;
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));  // leaves the processors to the session under test
+    };
+    check_once();
+    say("ready");
+    bool last = false;
+    for (int answered = 0; !last;) {
+        last = over;
+        const int now_asked = asked;
+        for (int i = 0; i < 3; ++i) {
+            check_once();
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        while (answered < now_asked) {
+            say("checked:" + std::to_string(++answered), rounds);
+        }
     }
     watch.join();
     say("rounds", rounds);

@@ -19,6 +19,8 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <chrono>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <vector>
@@ -314,13 +316,10 @@ int run_kernels_beside_work() {
 
     const std::string image = kernels_ptx();
     block_until_release(busy);
-    std::atomic<bool> looked_up{false}, waited{false};
+    std::binary_semaphore looked_up(0);
+    std::atomic<bool> waited{false};
     std::thread watch([&] {
-        const std::int64_t timeout_ends = now_ms() + 20'000;
-        while (!looked_up && now_ms() < timeout_ends) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
-        waited = !looked_up;
+        waited = !looked_up.try_acquire_for(std::chrono::seconds(20));
         release();
     });
     CUlibrary libraries[kLibraries];
@@ -333,7 +332,7 @@ int run_kernels_beside_work() {
             return 4;
         }
     }
-    looked_up = true;
+    looked_up.release();
     watch.join();
     const char* name = nullptr;  // the name stays valid while the library does, also once the kernel is loaded
     must(driver.cuKernelGetName(&name, kernels[1]), "cuKernelGetName");

@@ -46,18 +46,43 @@ struct AtDestruction {
 };
 AtDestruction at_destruction;
 
+std::atomic<int> calling{0};  // threads of keep_calling() that have made a call
+
 // Makes calls without end in a thread of its own.
 void keep_calling() {
     std::thread([] {
         use(the_context);
         std::vector<unsigned char> host(1u << 20);
-        while (true) {
+        for (bool first = true;; first = false) {
             if (driver.cuMemcpyHtoD(the_memory, host.data(), host.size()) != CUDA_SUCCESS ||
                 driver.cuMemcpyDtoH(host.data(), the_memory, host.size()) != CUDA_SUCCESS) {
                 return;
             }
+            if (first) {
+                ++calling;
+                calling.notify_all();
+            }
         }
     }).detach();
+}
+
+// Closes the library while it has work: its threads must still run it, or fail now.
+void close_with_work() {
+    static std::atomic<bool> ran{false};
+    CUstream stream = nullptr;
+    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    block_until_release(stream);
+    must(driver.cuLaunchHostFunc(
+             stream,
+             [](void*) {
+                 ran = true;
+                 ran.notify_all();
+             },
+             nullptr),
+         "cuLaunchHostFunc");
+    driver.close();
+    release();
+    ran.wait(false);
 }
 
 // Checks that every thread but this one blocks the signals that are sent to the process.
@@ -150,8 +175,7 @@ int fork_exec(char** argv) {
 }
 
 int reload() {
-    driver.close();
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // time for a thread to fail
+    close_with_work();
     driver.load();
     // The same library or one loaded anew; either must work.
     hold_something();
@@ -190,7 +214,9 @@ int run_ending(const std::string& mode, char** argv) {
         for (int i = 0; i < 4; ++i) {
             keep_calling();
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        for (int now = calling; now < 4; now = calling) {
+            calling.wait(now);
+        }
         return 0;
     }
     if (mode == "exit_elsewhere") {
@@ -200,8 +226,7 @@ int run_ending(const std::string& mode, char** argv) {
         std::quick_exit(0);
     }
     if (mode == "close") {
-        driver.close();
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        close_with_work();
         return 0;
     }
     if (mode == "reload") {

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "tests/e2e/sessions/driver.h"
+#include "tests/support/waiting.h"
 
 namespace gpupool::session_program {
 namespace {
@@ -92,6 +93,7 @@ class Sender {
               must(driver.cuMemcpyDtoH(words.data(), data_, kCopyBytes), "cuMemcpyDtoH");
               right_ = words.front() == copies && words.back() == copies;
           }) {}
+    pid_t thread() const { return thread_.id(); }
     // True when the last copy's value is in place.
     bool join() {
         thread_.join();
@@ -101,7 +103,7 @@ class Sender {
   private:
     CUdeviceptr data_ = 0;
     bool right_ = false;
-    std::thread thread_;
+    test::ObservedThread thread_;
 };
 
 int overflow(const std::string& mode, CUcontext context, CUstream other, CUdeviceptr data) {
@@ -119,14 +121,21 @@ int overflow(const std::string& mode, CUcontext context, CUstream other, CUdevic
         }
         senders.push_back(std::make_unique<Sender>(context, stream, copy, copies, sent));
     }
-    // Until they have sent all, which must not happen, or make no progress for a while.
-    for (unsigned before = 0, all = copies * static_cast<unsigned>(senders.size()); sent != all;) {
-        before = sent;
-        std::this_thread::sleep_for(std::chrono::seconds(1));
-        if (before != 0 && before == sent) {
-            break;
-        }
-    }
+    // Until they have sent all, which must not happen, or all of them are blocked.
+    std::vector<pid_t> threads;
+    must(test::eventually(
+             [&] {
+                 threads.clear();
+                 for (const std::unique_ptr<Sender>& sender : senders) {
+                     threads.push_back(sender->thread());
+                 }
+                 return sent == copies * senders.size() ||
+                        (sent != 0 && test::are_blocked(::getpid(), threads, std::chrono::milliseconds(300)));
+             },
+             std::chrono::minutes(2))
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_TIMEOUT,
+         "throttling");
     say("sent", sent);
     const unsigned word = pass_and_release(other, data);
     for (const std::unique_ptr<Sender>& sender : senders) {
@@ -181,6 +190,7 @@ int download_flood() {
             ++copies;
         }
     }).detach();
+    // By the clock: what is accepted in this time is compared, and more is accepted as long as the line carries some.
     std::this_thread::sleep_for(std::chrono::seconds(12));
     say("copies", copies);
     std::fflush(stdout);

@@ -133,9 +133,8 @@ int run_changes() {
     AddNode node(function, data);
     const Chain chain(node, kNodes);
     const CUgraphExec executable = chain.instantiate();
-    must(driver.cuLaunchHostFunc(
-             stream, [](void*) { std::this_thread::sleep_for(std::chrono::seconds(1)); }, nullptr),
-         "cuLaunchHostFunc");
+    block_until_release(stream);
+    ReleaseWhenBlocked release_when_throttled;
     for (int i = 0; i < kLaunches; ++i) {
         must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
         node.value = static_cast<unsigned>(i) + 2;
@@ -144,6 +143,7 @@ int run_changes() {
                  "cuGraphExecKernelNodeSetParams");
         }
     }
+    say("throttled", release_when_throttled.end());
     say("word", word_at(data, stream));
     return 0;
 }
@@ -194,9 +194,8 @@ int run_event() {
     must(driver.cuGraphAddEventRecordNode(&record, chain.graph, &chain.nodes.back(), 1, first),
          "cuGraphAddEventRecordNode");
     const CUgraphExec executable = chain.instantiate();
-    must(driver.cuLaunchHostFunc(
-             stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(300)); }, nullptr),
-         "cuLaunchHostFunc");
+    block_until_release(stream);
+    ReleaseWhenBlocked release_when_throttled;
     for (int i = 0; i < 8; ++i) {
         must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
     }
@@ -204,6 +203,7 @@ int run_event() {
     must(driver.cuGraphExecEventRecordNodeSetEvent(executable, record, first), "cuGraphExecEventRecordNodeSetEvent");
     must(driver.cuEventDestroy(second), "cuEventDestroy");
     must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
+    (void)release_when_throttled.end();
     say("word", word_at(data, stream));
     return 0;
 }

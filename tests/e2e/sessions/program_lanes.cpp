@@ -18,12 +18,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <system_error>
+#include <fstream>
+#include <sstream>
 #include <thread>
 #include <vector>
 
 #include "tests/e2e/sessions/driver.h"
+#include "tests/support/waiting.h"
 
 namespace gpupool::session_program {
 namespace {
@@ -161,28 +162,24 @@ CUresult copy_until_error(CUcontext context, bool up, std::atomic<int>& copies) 
     return result;
 }
 
-std::size_t open_sockets() {
-    std::size_t count = 0;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-        std::error_code gone;
-        count += std::filesystem::read_symlink(entry, gone).string().starts_with("socket:") ? 1 : 0;
-    }
-    return count;
+// Until the client's log, which goes to stderr, says that all lanes are open.
+void wait_for_lanes() {
+    const bool open = test::eventually([] {
+        std::stringstream log;
+        log << std::ifstream("/proc/self/fd/2").rdbuf();
+        return log.str().find("data connections are open") != std::string::npos;
+    });
+    must(open ? CUDA_SUCCESS : CUDA_ERROR_TIMEOUT, "lanes");
 }
 
 int run_stream() {
     const CUcontext context = begin();
     {
-        const char* const lanes = std::getenv("GPUPOOL_LANES");
-        const std::size_t all = open_sockets() + static_cast<std::size_t>(lanes == nullptr ? 0 : std::atoi(lanes));
         CUdeviceptr memory = 0;
         const std::vector<char> host(kMiB);
         must(driver.cuMemAlloc(&memory, host.size()), "cuMemAlloc");
         must(driver.cuMemcpyHtoD(memory, host.data(), host.size()), "cuMemcpyHtoD");
-        while (open_sockets() < all) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        }
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // time for the last lane's handshake
+        wait_for_lanes();
     }
     static std::atomic<int> copies{0};
     std::thread down([=] { copy_until_error(context, false, copies); });
@@ -234,7 +231,7 @@ int run_zeros(int rounds) {
     std::vector<unsigned char> host(kBytes);
     must(driver.cuMemAlloc(&device, kBytes), "cuMemAlloc");
     must(driver.cuMemcpyHtoD(device, host.data(), kMiB), "cuMemcpyHtoD");  // opens the lanes
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    wait_for_lanes();
     for (int round = 0; round < rounds; ++round) {
         must(driver.cuMemcpyHtoD(device, host.data(), kBytes), "cuMemcpyHtoD");
         must(driver.cuMemcpyDtoH(host.data(), device, kBytes), "cuMemcpyDtoH");

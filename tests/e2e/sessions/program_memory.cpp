@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/e2e/sessions/driver.h"
+#include "tests/support/waiting.h"
 
 namespace gpupool::session_program {
 namespace {
@@ -319,24 +320,18 @@ int run_quota(CUstream stream) {
 }
 
 int free_behind_wait(CUcontext context, CUstream stream) {
-    std::atomic<bool> behind{false};
     block_until_release(stream);
     // More than the worker queues for a stream that waits, so this thread blocks, possibly in a free.
-    std::thread freeing([&] {
+    test::ObservedThread freeing([&] {
         use(context);
         for (int i = 0; i < 3000; ++i) {
             CUdeviceptr block = 0;
             must(driver.cuMemAllocAsync(&block, 64 * kMiB, stream), "cuMemAllocAsync");
             must(driver.cuMemsetD8Async(block, 1, 64, stream), "cuMemsetD8Async");
             must(driver.cuMemFreeAsync(block, stream), "cuMemFreeAsync");
-            behind = i > 300;
         }
     });
-    while (!behind) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    std::this_thread::sleep_for(std::chrono::seconds(2));  // time for the thread to block; a shorter wait would only
-                                                           // test less
+    expect(freeing.blocks(std::chrono::milliseconds(200)), "a thread that frees too much");
     CUstream other = nullptr;
     must(driver.cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     CUdeviceptr block = 0;

@@ -2,22 +2,21 @@
 // "at MILLISECONDS" when it fails, then makes other calls, which must all give the same error, and returns from main().
 //   wait_synchronize wait_download wait_upload wait_host_function wait_event launches
 
+#include <unistd.h>
+
 #include <array>
+#include <atomic>
 #include <cstdlib>
-#include <thread>
 #include <vector>
 
 #include "tests/e2e/sessions/driver.h"
+#include "tests/support/waiting.h"
 
 namespace gpupool::session_program {
 namespace {
 
-// Blocks a stream for longer than any test takes, without using the processor.
-void block(CUstream stream) {
-    must(driver.cuLaunchHostFunc(
-             stream, [](void*) { std::this_thread::sleep_for(std::chrono::seconds(60)); }, nullptr),
-         "cuLaunchHostFunc");
-}
+std::atomic<pid_t> function_thread{0};
+std::atomic<bool> over{false};
 
 // Later calls of every kind: local, deferred and waiting ones.
 int after_loss(CUresult lost, CUdeviceptr data, CUstream stream) {
@@ -59,10 +58,12 @@ CUresult launch_until_error(CUstream stream) {
     unsigned value = 1;
     must(driver.cuMemAlloc(&data, 4), "cuMemAlloc");
     void* arguments[] = {&data, &value};
-    say("waiting");
     CUresult result = CUDA_SUCCESS;
-    while (result == CUDA_SUCCESS) {
+    for (int launches = 1; result == CUDA_SUCCESS; ++launches) {
         result = driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr);
+        if (launches == 1000) {
+            say("waiting");
+        }
     }
     return result;
 }
@@ -86,18 +87,19 @@ int run_waiting(const std::string& mode) {
         result = launch_until_error(stream);
     } else {
         if (mode != "wait_host_function") {
-            block(stream);
+            block_until_release(stream);  // for ever
         }
         CUevent event = nullptr;
         must(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
         must(driver.cuEventRecord(event, stream), "cuEventRecord");
         if (mode == "wait_host_function") {
-            // The function prints that it runs, so the kill happens during it; it returns a little later.
+            // The function prints that it runs, so the kill happens during it.
             must(driver.cuLaunchHostFunc(
                      stream,
                      [](void*) {
+                         function_thread = ::gettid();
                          say("waiting");
-                         std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+                         over.wait(false);
                      },
                      nullptr),
                  "cuLaunchHostFunc");
@@ -123,8 +125,14 @@ int run_waiting(const std::string& mode) {
     }
     const int verdict = after_loss(result, data, stream);
     if (mode == "wait_host_function") {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1700));  // the function returns into a lost session
-        say("returned");
+        over = true;
+        over.notify_all();
+        // The function returns into a lost session, where its thread waits or ends.
+        const bool returned = test::eventually([] {
+            return test::state_of_thread(::getpid(), function_thread).state == 0 ||
+                   test::is_blocked(::getpid(), function_thread);
+        });
+        say("returned", returned);
     }
     return verdict;
 }

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
-#include <thread>
 
 namespace gpupool::test {
 namespace {
@@ -146,6 +145,17 @@ void Program::end_input() {
     }
 }
 
+bool Program::checks_again() {
+    if (::write(input_, "c", 1) != 1) {
+        return false;
+    }
+    return says("checked:" + std::to_string(++asked_));
+}
+
+bool Program::blocks() const {
+    return eventually([&] { return is_blocked(process_, process_); });
+}
+
 int Program::wait(milliseconds timeout) {
     if (status_ < 0) {
         int status = 0;
@@ -215,11 +225,9 @@ void SessionTest::SetUp() {
 
 void SessionTest::TearDown() {
     if (bystander_survives_ && !::testing::Test::HasFatalFailure()) {
-        std::this_thread::sleep_for(milliseconds(100));  // time for the bystander to make further checks, however short
-                                                         // the test was
-        bystander_->end_input();
+        bystander_->end_input();  // after which it checks more results
         EXPECT_TRUE(bystander_->succeeds());
-        EXPECT_GT(bystander_->number("rounds", milliseconds(0)), 1);
+        EXPECT_GT(bystander_->number("rounds", milliseconds(0)), 3);
         Program visitor(*daemon_, {std::string(TEST_PROGRAMS) + "/vector_add"});
         EXPECT_TRUE(visitor.succeeds());
         daemon_->sessions(0);
@@ -227,6 +235,20 @@ void SessionTest::TearDown() {
     }
     bystander_.reset();
     daemon_.reset();
+}
+
+void SessionTest::expect_session_survives_stop(Program& program) {
+    const auto session = session_of(*daemon_, program.process());
+    program.signal(SIGSTOP);
+    ASSERT_TRUE(eventually([&] { return state_of_thread(program.process(), program.process()).state == 'T'; }));
+    // Meanwhile the server serves another program from its start to its end.
+    Program visitor(*daemon_, {std::string(TEST_PROGRAMS) + "/vector_add"});
+    EXPECT_TRUE(visitor.succeeds());
+    EXPECT_EQ(session_of(*daemon_, program.process()).id, session.id);
+    program.signal(SIGCONT);
+    EXPECT_TRUE(program.checks_again());
+    program.end_input();
+    EXPECT_TRUE(program.succeeds());
 }
 
 std::vector<cli::SessionStatus> SessionTest::others() const {

@@ -35,6 +35,10 @@ class Program {
     }
     void signal(int number) const;
     void end_input();  // closes its stdin
+    // Makes a program in the mode `steady` check more results; true when they were right.
+    [[nodiscard]] bool checks_again();
+    // True once its main thread is blocked, as inside a call that waits.
+    [[nodiscard]] bool blocks() const;
     // The status as waitpid returns it; -1 when the program still runs after `timeout`.
     int wait(milliseconds timeout = kTimeout);
     // True when it ended by itself with status 0 in time; on failure prints its output.
@@ -45,6 +49,7 @@ class Program {
     pid_t process_ = -1;
     int input_ = -1;
     int status_ = -1;
+    int asked_ = 0;  // by checks_again()
 };
 
 // The command line for a mode of gpupool_session_program.
@@ -65,6 +70,8 @@ class SessionTest : public ::testing::Test {
     // Checks that all of the bystander's results were right, that a new session works, and that nothing of other
     // sessions is left.
     void TearDown() override;
+    // Stops the program, in the mode `steady`, and lets it continue: its session stays.
+    void expect_session_survives_stop(Program& program);
     // The sessions other than the bystander's.
     [[nodiscard]] std::vector<cli::SessionStatus> others() const;
 

@@ -3,7 +3,7 @@
 
 #include <signal.h>
 
-#include <thread>
+#include <string>
 
 #include "tests/e2e/sessions/sessions.h"
 
@@ -39,7 +39,9 @@ TEST_P(WorkerDeath, ReturnsAnErrorAtOnce) {
     Program victim(*daemon_, session_program(mode));
     ASSERT_TRUE(victim.says("waiting"));
     const auto session = session_of(*daemon_, victim.process());
-    std::this_thread::sleep_for(milliseconds(200));  // until it is inside the call
+    if (std::string(mode).starts_with("wait_")) {
+        ASSERT_TRUE(victim.blocks());  // inside the call
+    }
     const auto killed_at = now_ms();
     ASSERT_EQ(::kill(static_cast<pid_t>(session.worker_process_id), signal), 0);
     EXPECT_EQ(victim.number("error", milliseconds(5000)), kSessionLost);
