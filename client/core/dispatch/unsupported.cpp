@@ -5,6 +5,7 @@
 
 #include "client/core/session/session.h"
 #include "common/log.h"
+#include "protocol/calls/call.h"
 #include "protocol/calls/table.h"
 
 namespace gpupool::client {
