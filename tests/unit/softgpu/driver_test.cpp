@@ -88,8 +88,7 @@ TEST_F(DriverTest, EventsOrderStreamsAndMeasureTime) {
     const auto note = [](void* slot) { *static_cast<int*>(slot) = ++position; };
     const auto before = std::chrono::steady_clock::now();
     OK(CALL(cuEventRecord)(begin, first));
-    // The work ends only after its end was requested, however slow this thread is, and takes a time that can be told
-    // from none.
+    // The work ends only after its end was requested, however slow this thread is, and takes a measurable time.
     using Clock = std::chrono::steady_clock;
     using Milliseconds = std::chrono::duration<float, std::milli>;
     static std::atomic<bool> asked;
