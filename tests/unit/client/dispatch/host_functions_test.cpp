@@ -33,7 +33,7 @@ struct Fixture {
     }
     bool wait_for(int count) {
         std::unique_lock lock(mutex);
-        return changed.wait_for(lock, 5s, [&] { return ended >= count; });
+        return changed.wait_for(lock, 60s, [&] { return ended >= count; });
     }
     static Fixture& fresh() {
         static auto& all = *new std::vector<std::unique_ptr<Fixture>>;

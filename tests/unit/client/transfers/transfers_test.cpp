@@ -25,7 +25,7 @@ class Worker final : public wire::Receiver {
   public:
     std::vector<std::byte> wait_for(std::uint64_t transfer, std::size_t bytes) {
         std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, 5s, [&] { return landed_[transfer] >= bytes; });
+        changed_.wait_for(lock, 60s, [&] { return landed_[transfer] >= bytes; });
         return data_[transfer];
     }
     std::size_t landed(std::uint64_t transfer) {
