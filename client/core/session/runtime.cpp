@@ -7,7 +7,6 @@
 #include <cstdio>
 
 #include "client/core/dispatch/remote.h"
-#include "common/clock.h"
 #include "common/environment.h"
 #include "common/log.h"
 #include "common/mutex.h"
@@ -20,13 +19,12 @@ namespace {
 constexpr std::chrono::seconds kRetryAfter{10};
 
 struct State {
-    TimeSource& clock = TimeSource::system();
     Mutex mutex;  // held while connecting
     std::atomic<Session*> connected{nullptr};
     std::atomic<Session*> initialised{nullptr};
     std::atomic<bool> forked{false};             // this is a child of a process that had initialised CUDA
     bool reported GP_GUARDED_BY(mutex) = false;  // the line on stderr has been printed
-    std::optional<TimeSource::TimePoint> failed_at GP_GUARDED_BY(mutex);
+    std::optional<std::chrono::steady_clock::time_point> failed_at GP_GUARDED_BY(mutex);
 };
 
 // A forked child constructs it anew in place, because a thread that does not exist there may hold the lock.
@@ -75,12 +73,12 @@ std::string advice(const Error& error, const std::string& server, bool named) {
 }
 
 Session* connect_locked(State& s) GP_REQUIRES(s.mutex) {
-    if (s.failed_at && s.clock.now() - *s.failed_at < kRetryAfter) {
+    if (s.failed_at && std::chrono::steady_clock::now() - *s.failed_at < kRetryAfter) {
         return nullptr;
     }
     const auto fail = [&](const std::string& message) GP_NO_THREAD_SAFETY_ANALYSIS -> Session* {
         report_once(s, message);
-        s.failed_at = s.clock.now();
+        s.failed_at = std::chrono::steady_clock::now();
         return nullptr;
     };
     Result<Config> config = load_config();
@@ -92,7 +90,7 @@ Session* connect_locked(State& s) GP_REQUIRES(s.mutex) {
     }
     if (all_devices_are_hidden()) {  // as with the driver: no device, and no message
         log::info("CUDA_VISIBLE_DEVICES shows no device: no server is asked");
-        s.failed_at = s.clock.now();
+        s.failed_at = std::chrono::steady_clock::now();
         return nullptr;
     }
     const bool named = !config->server.empty();
