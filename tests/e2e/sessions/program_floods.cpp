@@ -190,7 +190,8 @@ int download_flood() {
             ++copies;
         }
     }).detach();
-    // By the clock: what is accepted in this time is compared, and more is accepted as long as the line carries some.
+    // The test compares how many copies the client accepts in a fixed time. No event marks its end: the client accepts
+    // more as long as the network carries data.
     std::this_thread::sleep_for(std::chrono::seconds(12));
     say("copies", copies);
     std::fflush(stdout);

@@ -1,4 +1,4 @@
-// Modes about memory: what is charged to a quota, and how frees and failing copies affect other threads.
+// Modes about memory: the charges to a quota, and how frees and failing copies affect other threads.
 //
 //   quota             under a quota of 64 MiB a device, all of it is available whatever was done before
 //   free_behind_wait  stream-ordered frees behind a stream that waits do not block other threads

@@ -114,6 +114,14 @@ std::size_t count(const std::string& text, const std::string& part) {
     return found;
 }
 
+// A refusal's text about two versions and the calls and notices that they do not agree on.
+std::string disagreement(const char* client, const char* server, const char* calls) {
+    return fmt::format(
+        "this client is gpupool {} and the server is gpupool {}: they do not agree on {}; use a client of the server's "
+        "version",
+        client, server, calls);
+}
+
 class Versions : public SessionTest {
   protected:
     // Runs a program that must get no session; returns the message that it prints.
@@ -196,12 +204,9 @@ TEST_F(Versions, ServerRefusesClientWithoutCoreSet) {
                                                         });
                                                     },
                                                     {}});
-    EXPECT_NE(
-        message.find(fmt::format("this client is gpupool {} and the server is gpupool {}: they do not agree on "
-                                 "cuStreamCreate (unknown to the client), gpLaunch (different layout); use a client of "
-                                 "the server's version",
-                                 kOtherVersion, GPUPOOL_VERSION)),
-        std::string::npos)
+    EXPECT_NE(message.find(disagreement(kOtherVersion, GPUPOOL_VERSION,
+                                        "cuStreamCreate (unknown to the client), gpLaunch (different layout)")),
+              std::string::npos)
         << message;
     EXPECT_NE(daemon_->log().find("the session is refused: this client is gpupool"), std::string::npos);
 }
@@ -214,12 +219,9 @@ TEST_F(Versions, ClientRefusesServerWithoutCoreSet) {
                                     remove(known.notices, static_cast<std::uint16_t>(NoticeType::pull));
                                 });
                             }});
-    EXPECT_NE(
-        message.find(fmt::format("this client is gpupool {} and the server is gpupool {}: they do not agree on "
-                                 "gpLaunch (different behaviour), notice pull (unknown to the server); use a client of "
-                                 "the server's version",
-                                 GPUPOOL_VERSION, kOtherVersion)),
-        std::string::npos)
+    EXPECT_NE(message.find(disagreement(GPUPOOL_VERSION, kOtherVersion,
+                                        "gpLaunch (different behaviour), notice pull (unknown to the server)")),
+              std::string::npos)
         << message;
 }
 
