@@ -13,6 +13,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -40,8 +41,10 @@ bool eventually(const Condition& holds, std::chrono::milliseconds timeout = kLon
 
 // What the kernel says about a thread.
 struct ThreadState {
-    char state = 0;  // as in /proc: R, S, D, T, Z; 0 when there is no such thread
-    std::string switches;
+    char state = 0;        // as in /proc: R, S, D, T, Z; 0 when there is no such thread
+    std::string switches;  // how often the thread gave up or lost its processor
+
+    bool operator==(const ThreadState&) const = default;
 };
 
 inline ThreadState state_of_thread(pid_t process, pid_t thread) {
@@ -86,6 +89,25 @@ inline std::vector<pid_t> threads_of(pid_t process) {
         found.push_back(static_cast<pid_t>(std::stol(task.path().filename())));
     }
     return found;
+}
+
+// Waits until every other thread of this process sleeps, so that none is going to do anything until it is woken or its
+// timeout ends. Threads that spin or sleep for short times only must have ended.
+inline bool wait_until_others_sleep() {
+    // Twice the same: otherwise a thread might wake one that was seen asleep, and then be seen asleep itself.
+    std::map<pid_t, ThreadState> before;
+    return eventually([&] {
+        std::map<pid_t, ThreadState> now;
+        for (const pid_t thread : threads_of(::getpid())) {
+            if (thread != ::gettid()) {
+                now[thread] = state_of_thread(::getpid(), thread);
+            }
+        }
+        const bool asleep =
+            now == before && std::ranges::all_of(now, [](const auto& entry) { return entry.second.state == 'S'; });
+        before = std::move(now);
+        return asleep;
+    });
 }
 
 // The process's threads of that name.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/support/manual_clock.h"
-#include "tests/support/sleeping_threads.h"
+#include "tests/support/waiting.h"
 
 namespace gpupool::test {
 namespace {
@@ -33,7 +33,7 @@ TEST(SystemClock, WaitsWithoutALimit) {
     Mutex mutex;
     Condition condition;
     bool over = false;
-    BlockingThread waiter([&] {
+    ObservedThread waiter([&] {
         UniqueLock lock(mutex);
         TimeSource::system().wait(condition, lock, [&] { return over; });
     });
@@ -134,11 +134,11 @@ TEST(ManualClock, ThreadThatIsAboutToWaitIsWoken) {
     }
 }
 
-TEST(SleepingThreads, AreToldFromThoseThatHaveReturned) {
-    BlockingThread returned([] {});
+TEST(SleepingThreads, DifferFromThoseThatHaveReturned) {
+    ObservedThread returned([] {});
     EXPECT_FALSE(returned.blocks());
     ManualClock clock;
-    BlockingThread sleeps([&] { clock.sleep_for(1ms); });
+    ObservedThread sleeps([&] { clock.sleep_for(1ms); });
     EXPECT_TRUE(sleeps.blocks());
     EXPECT_TRUE(wait_until_others_sleep());
     clock.advance(1ms);

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "benchmarks/network/parameters.h"
-#include "tests/support/sleeping_threads.h"
 #include "tests/support/transport/inproc/connection.h"
+#include "tests/support/waiting.h"
 
 namespace gpupool::test {
 namespace {

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "tests/support/event_counter.h"
-#include "tests/support/sleeping_threads.h"
+#include "tests/support/waiting.h"
 #include "tests/unit/thread_shortage.h"
 
 namespace gpupool::softgpu_test {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "tests/support/event_counter.h"
-#include "tests/support/sleeping_threads.h"
+#include "tests/support/waiting.h"
 #include "tests/unit/softgpu/driver.h"
 
 namespace gpupool::softgpu_test {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "client/core/dispatch/thread.h"
-#include "tests/support/sleeping_threads.h"
+#include "tests/support/waiting.h"
 
 namespace gpupool::test {
 namespace {

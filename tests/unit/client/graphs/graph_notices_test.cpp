@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "tests/support/sleeping_threads.h"
+#include "tests/support/waiting.h"
 #include "tests/unit/client/server.h"
 
 namespace gpupool::test {

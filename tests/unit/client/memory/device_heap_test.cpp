@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/support/sleeping_threads.h"
+#include "tests/support/waiting.h"
 
 namespace gpupool::test {
 namespace {
@@ -369,7 +369,7 @@ TEST_F(DeviceHeapTest, AllocationWithRoomDoesNotWaitForACommit) {
 
 TEST_F(DeviceHeapTest, TwoThreadsShareOneCommit) {
     std::uint64_t first = 0, second = 0;
-    std::optional<BlockingThread> other;
+    std::optional<ObservedThread> other;
     during_commit = [&] {
         other.emplace([&] { EXPECT_EQ(heap.allocate(4096, second), CUDA_SUCCESS); });
         EXPECT_TRUE(other->blocks());

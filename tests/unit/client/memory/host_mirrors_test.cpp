@@ -10,7 +10,7 @@
 
 #include "tests/support/event_counter.h"
 #include "tests/support/manual_clock.h"
-#include "tests/support/sleeping_threads.h"
+#include "tests/support/waiting.h"
 
 namespace gpupool::client {
 namespace {
@@ -128,7 +128,7 @@ TEST_F(HostMirrorsTest, SecondPublisherWaitsForTheFirst) {
     words_[0] = 1;
     std::atomic<bool> first_has_sent{false};
     std::atomic<bool> in_order{true};
-    std::optional<test::BlockingThread> second;
+    std::optional<test::ObservedThread> second;
     mirrors_.publish([&](auto) {
         second.emplace([&] {
             mirrors_.publish([](auto) { return CUDA_SUCCESS; });

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "tests/support/sleeping_threads.h"
+#include "tests/support/waiting.h"
 #include "tests/unit/client/server.h"
 
 namespace gpupool::test {
@@ -121,8 +121,8 @@ TEST(HeldStreams, EverySenderBlocksWhileAllAreHeld) {
         streams.set_all(true);
         EXPECT_TRUE(streams.all() && streams.any());
         std::atomic<int> waiting{2};
-        BlockingThread any_call([&] { streams.wait_for_all(), --waiting; });
-        BlockingThread work([&] { streams.wait(one), --waiting; });
+        ObservedThread any_call([&] { streams.wait_for_all(), --waiting; });
+        ObservedThread work([&] { streams.wait(one), --waiting; });
         EXPECT_TRUE(any_call.blocks());
         EXPECT_TRUE(work.blocks());
         EXPECT_TRUE(streams.set(one, true));  // wakes both, and releases neither

@@ -11,8 +11,8 @@
 #include "protocol/codec/record.h"
 #include "tests/conformance/lanes_fixture.h"
 #include "tests/support/manual_clock.h"
-#include "tests/support/sleeping_threads.h"
 #include "tests/support/transport/inproc/connection.h"
+#include "tests/support/waiting.h"
 
 namespace gpupool::test {
 namespace {
@@ -524,7 +524,7 @@ TEST(Uploads, KeepTheirMemoryWhileTheChannelReadsIt) {
     ASSERT_TRUE(wait_until_others_sleep()) << "the pull is answered, and the connection is full";
     client.transfers.cancel(transfer);
     std::atomic<bool> let_go{false};
-    BlockingThread waiter([&] { let_go = client.transfers.wait_sent(transfer); });
+    ObservedThread waiter([&] { let_go = client.transfers.wait_sent(transfer); });
     EXPECT_TRUE(waiter.blocks());
     EXPECT_FALSE(let_go) << "the channel may still send it";
     client.channel->close(0ms);

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/event_counter.h"
-#include "tests/support/sleeping_threads.h"
+#include "tests/support/waiting.h"
 #include "tests/unit/worker/scheduling/launching_session.h"
 
 namespace gpupool::test {
