@@ -129,7 +129,7 @@ TEST(Agreement, CoreSetIsRequired) {
     const Status core = Agreement(codec::own_knowledge(), other).check_core(kServer);
     ASSERT_FALSE(core);
     EXPECT_EQ(core.error().message,
-              "this client is gpupool 0.1.0 and the server is gpupool 0.3.0: they do not agree on gpLaunch (other "
+              "this client is gpupool 0.1.0 and the server is gpupool 0.3.0: they do not agree on gpLaunch (different "
               "layout), notice hold (unknown to the client); use a client of the server's version");
     EXPECT_FALSE(Agreement(codec::own_knowledge(), {}).check_core(kServer)) << "a peer without lists knows nothing";
 }
