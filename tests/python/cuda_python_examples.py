@@ -2,10 +2,11 @@
 
 import ctypes
 
+from sections import main, section
+
 import numpy as np
 from cuda.bindings import driver, nvrtc
 from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
-from sections import main, section
 
 SOURCE = r"""
 extern "C" __global__ void saxpy(float a, const float* x, float* y, size_t n) {

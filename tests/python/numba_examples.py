@@ -3,10 +3,11 @@
 import math
 import warnings
 
+from sections import main, section
+
 import numpy as np
 from numba import cuda, float32, int32, vectorize
 from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
-from sections import main, section
 
 warnings.simplefilter("ignore", RuntimeWarning)  # about the missing nvJitLink
 

@@ -8,9 +8,10 @@ import ctypes
 import os
 from pathlib import Path
 
+from sections import SECTIONS, main
+
 import numpy as np
 from cuda.bindings import driver
-from sections import SECTIONS, main
 
 SOURCE = r"""
 #include <cooperative_groups.h>
