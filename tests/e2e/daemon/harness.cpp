@@ -147,6 +147,7 @@ Daemon::~Daemon() {
 }
 
 void Daemon::start() {
+    ++starts_;
     const std::string own =
         fmt::format("runtime_directory = \"{}/run\"\nlog_level = \"debug\"\nlog_file = \"{}/log\"\n", folder_.path(),
                     folder_.path());

@@ -64,6 +64,7 @@ class Daemon {
     std::optional<int> wait_for_end(milliseconds timeout);  // the exit status, if it ended in time
 
     [[nodiscard]] pid_t process() const { return process_; }
+    [[nodiscard]] bool restarted() const { return starts_ > 1; }
     [[nodiscard]] const std::string& address() const { return address_; }
     [[nodiscard]] const TemporaryFolder& folder() const { return folder_; }
     [[nodiscard]] std::string log() const;
@@ -81,6 +82,7 @@ class Daemon {
     std::vector<std::string> environment_;
     std::string address_ = "127.0.0.1:0";
     pid_t process_ = -1;
+    int starts_ = 0;
     mutable std::vector<pid_t> workers_;  // all that were seen, to be killed at the end
 };
 

@@ -180,7 +180,7 @@ class HostileTest : public HostileSession {
     }
     void TearDown() override {
         // Every session ended with a logged reason; a worker that died of a signal would log none.
-        EXPECT_EQ(daemon_->log().find("signal"), std::string::npos);
+        EXPECT_EQ(server_log().find("signal"), std::string::npos);
         HostileSession::TearDown();
     }
     void expect_bounded(std::size_t bytes = std::size_t{1} << 30) {

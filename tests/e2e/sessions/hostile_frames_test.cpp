@@ -169,7 +169,7 @@ TEST_F(HostileFrames, TruncatedArgumentsEndTheSession) {
 TEST_F(HostileFrames, ReasonIsLogged) {
     send_record(record(4096), 64);
     expect_end();
-    EXPECT_TRUE(eventually([&] { return daemon_->log().find("malformed command record") != std::string::npos; }));
+    EXPECT_TRUE(eventually([&] { return server_log().find("malformed command record") != std::string::npos; }));
 }
 
 }  // namespace

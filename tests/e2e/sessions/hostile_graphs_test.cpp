@@ -12,7 +12,7 @@ constexpr std::size_t kMiB = 1u << 20;
 class HostileGraphs : public HostileTest {
   protected:
     void TearDown() override {
-        EXPECT_EQ(daemon_->log().find("exit code 1"), std::string::npos);  // a sanitizer's exit code
+        EXPECT_EQ(server_log().find("exit code 1"), std::string::npos);  // a sanitizer's exit code
         HostileTest::TearDown();
     }
     CUgraph make_graph() {

@@ -49,7 +49,7 @@ class HostileLimits : public HostileTest {
 };
 
 TEST_F(HostileLimits, StreamsAreLimited) {
-    EXPECT_TRUE(refused_within(200'000, [&](int) {
+    EXPECT_TRUE(refused_within(17'000, [&](int) {
         auto stream = client_->mint<CUstream>();
         client_->add<calls::cuStreamCreate>(&stream, 1u);
     }));
@@ -57,7 +57,7 @@ TEST_F(HostileLimits, StreamsAreLimited) {
 }
 
 TEST_F(HostileLimits, EventsAreLimited) {
-    EXPECT_TRUE(refused_within(3'000'000, [&](int) {
+    EXPECT_TRUE(refused_within(600'000, [&](int) {
         auto event = client_->mint<CUevent>();
         client_->add<calls::cuEventCreate>(&event, 0u);
     }));

@@ -15,7 +15,7 @@ TEST_P(SessionIssuers, KeepTheOrderOfLaunches) {
     Program threads(*daemon_, {std::string(TEST_PROGRAMS) + "/multi_thread"});
     EXPECT_TRUE(threads.succeeds(milliseconds(150000)));
     EXPECT_TRUE(order.succeeds(milliseconds(150000)));
-    EXPECT_EQ(daemon_->log().find("issuer 1 begins") != std::string::npos, GetParam() != 0) << daemon_->log();
+    EXPECT_EQ(server_log().find("issuer 1 begins") != std::string::npos, GetParam() != 0) << server_log();
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, SessionIssuers, ::testing::Values(0, 1, 3));

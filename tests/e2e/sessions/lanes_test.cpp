@@ -301,7 +301,7 @@ class HostileLanes : public HostileSession {
     void expect_end() {
         EXPECT_TRUE(client_->ended());
         EXPECT_TRUE(is_gone(*daemon_, client_->session()));
-        EXPECT_EQ(daemon_->log().find("signal"), std::string::npos);
+        EXPECT_EQ(server_log().find("signal"), std::string::npos);
     }
 
     CUdeviceptr slab_ = 0;

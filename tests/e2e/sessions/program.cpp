@@ -10,9 +10,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <mutex>
 #include <sstream>
 #include <thread>
 #include <vector>
@@ -147,18 +150,23 @@ int run_steady() {
     CUdeviceptr data = 0;
     must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     must(driver.cuMemAlloc(&data, kWords * sizeof(unsigned)), "cuMemAlloc");
-    std::atomic<bool> over{false};
-    std::atomic<int> asked{0};
+    std::mutex mutex;
+    std::condition_variable changed;
+    int asked = 0;
+    bool over = false;
     std::thread watch([&] {
         char byte = 0;
         while (::read(STDIN_FILENO, &byte, 1) > 0) {
+            const std::lock_guard lock(mutex);
             ++asked;
+            changed.notify_one();
         }
+        const std::lock_guard lock(mutex);
         over = true;
+        changed.notify_one();
     });
-    long long rounds = 0, longest_ms = 0;
+    long long rounds = 0;
     const auto check_once = [&] {
-        const auto start = now_ms();
         const auto value = static_cast<unsigned>(rounds % 1000);
         std::vector<unsigned> words(kWords, value);
         must(driver.cuMemcpyHtoDAsync(data, words.data(), words.size() * sizeof(unsigned), stream), "cuMemcpyHtoD");
@@ -166,17 +174,20 @@ int run_steady() {
         must(driver.cuMemcpyDtoHAsync(words.data(), data, words.size() * sizeof(unsigned), stream), "cuMemcpyDtoH");
         must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
         check_words(words, value + 5);
-        longest_ms = std::max<long long>(longest_ms, now_ms() - start);
         ++rounds;
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));  // leaves the processors to the session under test
     };
     check_once();
     say("ready");
     bool last = false;
     for (int answered = 0; !last;) {
+        std::unique_lock lock(mutex);
+        // The pause leaves the processors to the session under test.
+        changed.wait_for(lock, std::chrono::milliseconds(50), [&] { return over || asked > answered; });
         last = over;
         const int now_asked = asked;
-        for (int i = 0; i < 3; ++i) {
+        lock.unlock();
+        const int checks = last || now_asked > answered ? 3 : 1;
+        for (int i = 0; i < checks; ++i) {
             check_once();
         }
         while (answered < now_asked) {
@@ -185,7 +196,6 @@ int run_steady() {
     }
     watch.join();
     say("rounds", rounds);
-    say("longest_ms", longest_ms);
     return 0;
 }
 

@@ -215,7 +215,47 @@ std::int64_t now_ms() {
     return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+namespace {
+
+// The server and the bystander that the last test has left to the next one.
+struct LeftServer {
+    std::string settings;
+    std::unique_ptr<Daemon> daemon;
+    std::unique_ptr<Program> bystander;
+};
+LeftServer left_server;
+
+void end_server(std::unique_ptr<Daemon> daemon, std::unique_ptr<Program> bystander) {
+    bystander->end_input();  // after which it checks more results
+    EXPECT_TRUE(bystander->succeeds());
+    EXPECT_GT(bystander->number("rounds", milliseconds(0)), 3);
+    Program visitor(*daemon, {std::string(TEST_PROGRAMS) + "/vector_add"});
+    EXPECT_TRUE(visitor.succeeds());
+    daemon->sessions(0);
+    EXPECT_TRUE(eventually([&] { return daemon->children() == 0; }, milliseconds(2000)));
+}
+
+void end_left_server() {
+    if (left_server.daemon != nullptr) {
+        end_server(std::move(left_server.daemon), std::move(left_server.bystander));
+    }
+}
+
+class EndLeftServer : public ::testing::Environment {
+    void TearDown() override { end_left_server(); }
+};
+[[maybe_unused]] const auto* const at_the_end = ::testing::AddGlobalTestEnvironment(new EndLeftServer);
+
+}  // namespace
+
 void SessionTest::SetUp() {
+    if (shares_server_ && left_server.daemon != nullptr && left_server.settings == settings_) {
+        daemon_ = std::move(left_server.daemon);
+        bystander_ = std::move(left_server.bystander);
+        log_begin_ = daemon_->log().size();
+        return;
+    }
+    end_left_server();
     daemon_ = std::make_unique<Daemon>(session_settings(settings_));
     bystander_ = std::make_unique<Program>(*daemon_, session_program("steady"));
     ASSERT_TRUE(bystander_->says("ready"));
@@ -224,14 +264,15 @@ void SessionTest::SetUp() {
 }
 
 void SessionTest::TearDown() {
-    if (bystander_survives_ && !::testing::Test::HasFatalFailure()) {
-        bystander_->end_input();  // after which it checks more results
-        EXPECT_TRUE(bystander_->succeeds());
-        EXPECT_GT(bystander_->number("rounds", milliseconds(0)), 3);
-        Program visitor(*daemon_, {std::string(TEST_PROGRAMS) + "/vector_add"});
-        EXPECT_TRUE(visitor.succeeds());
-        daemon_->sessions(0);
-        EXPECT_TRUE(eventually([&] { return daemon_->children() == 0; }, milliseconds(2000)));
+    if (bystander_survives_ && !HasFatalFailure()) {
+        if (!shares_server_ || HasFailure() || daemon_->restarted()) {
+            end_server(std::move(daemon_), std::move(bystander_));
+        } else {
+            EXPECT_TRUE(bystander_->checks_again());
+            daemon_->sessions(1);
+            EXPECT_TRUE(eventually([&] { return daemon_->children() == 1; }, milliseconds(2000)));
+            left_server = {settings_, std::move(daemon_), std::move(bystander_)};
+        }
     }
     bystander_.reset();
     daemon_.reset();

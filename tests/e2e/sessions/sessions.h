@@ -64,21 +64,30 @@ bool is_gone(const Daemon& daemon, const cli::SessionStatus& session, millisecon
 std::int64_t now_ms();
 
 // A server with the bystander: a session that checks its results without end beside the tested one.
+//
+// A test leaves the server and the bystander to the next test in the same process, if that has the same settings: to
+// start them takes longer than most tests. It does not if it failed, restarted the server or ended the bystander.
 class SessionTest : public ::testing::Test {
   protected:
     void SetUp() override;
-    // Checks that all of the bystander's results were right, that a new session works, and that nothing of other
-    // sessions is left.
+    // Checks that the bystander's results are right, and that nothing of other sessions is left. At the server's end
+    // also checks that a new session works and that the bystander leaves nothing.
     void TearDown() override;
     // Stops the program, in the mode `steady`, and lets it continue: its session stays.
     void expect_session_survives_stop(Program& program);
     // The sessions other than the bystander's.
     [[nodiscard]] std::vector<cli::SessionStatus> others() const;
+    // What the server and its workers have logged since this test began.
+    [[nodiscard]] std::string server_log() const { return daemon_->log().substr(log_begin_); }
 
     std::unique_ptr<Daemon> daemon_;
     std::unique_ptr<Program> bystander_;
     std::string settings_;
     bool bystander_survives_ = true;
+    bool shares_server_ = true;  // false: the server is started for this test, and ends with it
+
+  private:
+    std::size_t log_begin_ = 0;
 };
 
 }  // namespace gpupool::test

@@ -223,7 +223,7 @@ class ShmHostile : public Shm {
   protected:
     void TearDown() override {
         // Every session ended with a logged reason; a worker that died of a signal would log none.
-        EXPECT_EQ(daemon_->log().find("(signal"), std::string::npos);
+        EXPECT_EQ(server_log().find("(signal"), std::string::npos);
         Shm::TearDown();
     }
 };

@@ -150,7 +150,7 @@ TEST_F(Versions, SameVersionSupportsEveryCall) {
     std::stringstream logged;
     logged << std::ifstream(log).rdbuf();
     EXPECT_EQ(logged.str().find("in common"), std::string::npos) << logged.str();
-    EXPECT_EQ(daemon_->log().find("in common"), std::string::npos) << daemon_->log();
+    EXPECT_EQ(server_log().find("in common"), std::string::npos) << server_log();
 }
 
 TEST_F(Versions, UnknownCallsAreRefusedByName) {
@@ -182,10 +182,10 @@ TEST_F(Versions, UnknownCallsAreRefusedByName) {
                           codec::own_knowledge().calls.size() - 4));
     has(text, "notice output (unknown to the server), call 1020 (unknown to the client)");
     // The server logs the same about the client.
-    has(daemon_->log(), fmt::format("client {}, server {}: {} calls in common; not usable: ", kOtherVersion,
-                                    GPUPOOL_VERSION, codec::own_knowledge().calls.size() - 4));
-    has(daemon_->log(), "cuMemPoolTrimTo (unknown to the client)");
-    has(daemon_->log(), "call 1020 (unknown to the server)");
+    has(server_log(), fmt::format("client {}, server {}: {} calls in common; not usable: ", kOtherVersion,
+                                  GPUPOOL_VERSION, codec::own_knowledge().calls.size() - 4));
+    has(server_log(), "cuMemPoolTrimTo (unknown to the client)");
+    has(server_log(), "call 1020 (unknown to the server)");
 }
 
 // An application of the CUDA runtime.
@@ -208,7 +208,7 @@ TEST_F(Versions, ServerRefusesClientWithoutCoreSet) {
                                         "cuStreamCreate (unknown to the client), gpLaunch (different layout)")),
               std::string::npos)
         << message;
-    EXPECT_NE(daemon_->log().find("the session is refused: this client is gpupool"), std::string::npos);
+    EXPECT_NE(server_log().find("the session is refused: this client is gpupool"), std::string::npos);
 }
 
 TEST_F(Versions, ClientRefusesServerWithoutCoreSet) {
@@ -284,7 +284,7 @@ TEST_F(Versions, WorkerServesOnlyAgreedCalls) {
         client.flush();
         EXPECT_EQ(client.result_of(number), CUDA_ERROR_NOT_SUPPORTED) << opcode;
     }
-    EXPECT_NE(daemon_->log().find("asked for cuCtxGetLimit, which client and server have not agreed on"),
+    EXPECT_NE(server_log().find("asked for cuCtxGetLimit, which client and server have not agreed on"),
               std::string::npos);
     EXPECT_TRUE(client.alive());
     client.make_stream();

@@ -25,6 +25,7 @@ class WorkerDeath : public SessionTest, public ::testing::WithParamInterface<Dea
   protected:
     void SetUp() override {
         // A worker that must die of a signal needs a sanitizer that does not handle it.
+        shares_server_ = false;
         ::setenv("ASAN_OPTIONS", "handle_segv=0:detect_leaks=0", 1);
         SessionTest::SetUp();
     }
