@@ -5,6 +5,7 @@
 #                                           that share its cases; with CASES each case as a test, for cases that start
 #                                           processes. "threads": also run under ThreadSanitizer; "long": run only by
 #                                           scripts/test --long
+#   gpupool_unite(name)                     compiles GPUPOOL_UNITY files of the target as one, as gpupool_library does
 #   gpupool_precompile(name PRIVATE headers... | REUSE_FROM target)
 #                                           precompiles headers that many files of a target include. Only with
 #                                           GPUPOOL_PRECOMPILE (presets debug and tsan): the release build shows that
@@ -38,11 +39,6 @@ if(CCACHE)
               CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${_ccache})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${_ccache})
-endif()
-
-if(GPUPOOL_UNITY)
-  set(CMAKE_UNITY_BUILD ON)
-  set(CMAKE_UNITY_BUILD_BATCH_SIZE ${GPUPOOL_UNITY})
 endif()
 
 find_package(Threads REQUIRED)
@@ -154,8 +150,15 @@ function(gpupool_precompile name)
   endif()
 endfunction()
 
+function(gpupool_unite name)
+  if(GPUPOOL_UNITY)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${GPUPOOL_UNITY})
+  endif()
+endfunction()
+
 function(gpupool_library name)
   add_library(${name} STATIC ${ARGN})
+  gpupool_unite(${name})
   target_link_libraries(${name} PUBLIC gpupool_flags)
 endfunction()
 
