@@ -146,20 +146,28 @@ function(gpupool_cuda_program name)
   # the same in every preset, so one preset's objects serve the others.
   set(program "${CMAKE_BINARY_DIR}/cuda/${name}")
   set(nvcc "${GPUPOOL_NVCC${ARG_TOOLKIT}}" -ccbin "${GPUPOOL_NVCC_HOST}")
+  string(SHA1 kind "${ARG_OPTIONS}")
+  string(SUBSTRING "${kind}" 0 8 kind)
+  set(folder "${CMAKE_BINARY_DIR}/cuda/objects/cuda${ARG_TOOLKIT}-${kind}")
   set(objects)
   foreach(source IN LISTS ARG_SOURCES)
     get_filename_component(source "${source}" ABSOLUTE)
     get_filename_component(stem "${source}" NAME_WE)
-    set(object "${CMAKE_BINARY_DIR}/cuda/objects/${name}/${stem}.o")
-    add_custom_command(
-      OUTPUT "${object}"
-      COMMAND ${CMAKE_COMMAND} -E make_directory "${CMAKE_BINARY_DIR}/cuda/objects/${name}"
-      COMMAND ${CCACHE_PROGRAM} ${nvcc} "-I${CMAKE_SOURCE_DIR}" ${ARG_OPTIONS} -c "${source}" -o "${object}"
-              -MD -MF "${object}.d" -MT "${object}"
-      DEPENDS "${source}" ${ARG_DEPENDS}
-      DEPFILE "${object}.d"
-      COMMENT "Compiling ${stem}.cu for CUDA ${ARG_TOOLKIT} (${name})"
-      VERBATIM)
+    # Programs that differ in linking only share their objects.
+    set(object "${folder}/${stem}.o")
+    get_property(compiled DIRECTORY PROPERTY GPUPOOL_CUDA_OBJECTS)
+    if(NOT object IN_LIST compiled)
+      set_property(DIRECTORY APPEND PROPERTY GPUPOOL_CUDA_OBJECTS "${object}")
+      add_custom_command(
+        OUTPUT "${object}"
+        COMMAND ${CMAKE_COMMAND} -E make_directory "${folder}"
+        COMMAND ${CCACHE_PROGRAM} ${nvcc} "-I${CMAKE_SOURCE_DIR}" ${ARG_OPTIONS} -c "${source}" -o "${object}"
+                -MD -MF "${object}.d" -MT "${object}"
+        DEPENDS "${source}" ${ARG_DEPENDS}
+        DEPFILE "${object}.d"
+        COMMENT "Compiling ${stem}.cu for CUDA ${ARG_TOOLKIT} (${name})"
+        VERBATIM)
+    endif()
     list(APPEND objects "${object}")
   endforeach()
   # With --cudart none nvcc does not link device code by itself.
@@ -169,6 +177,7 @@ function(gpupool_cuda_program name)
     set(linked "${CMAKE_BINARY_DIR}/cuda/objects/${name}/device_link.o")
     add_custom_command(
       OUTPUT "${linked}"
+      COMMAND ${CMAKE_COMMAND} -E make_directory "${CMAKE_BINARY_DIR}/cuda/objects/${name}"
       COMMAND ${nvcc} ${ARG_OPTIONS} -dlink ${objects} "${device_runtime}" -o "${linked}"
       DEPENDS ${objects}
       COMMENT "Linking the device code of ${name}"

@@ -5,6 +5,7 @@
 #                                           that share its cases; with CASES each case as a test, for cases that start
 #                                           processes. "threads": also run under ThreadSanitizer; "long": run only by
 #                                           scripts/test --long
+#   gpupool_unite(name)                     compiles GPUPOOL_UNITY files of the target as one, as gpupool_library does
 #   gpupool_precompile(name PRIVATE headers... | REUSE_FROM target)
 #                                           precompiles headers that many files of a target include. Only with
 #                                           GPUPOOL_PRECOMPILE (presets debug and tsan): the release build shows that
@@ -13,6 +14,7 @@
 option(GPUPOOL_BUILD_TESTS "Build the tests" ON)
 option(GPUPOOL_BUILD_BENCHMARKS "Build the benchmarks" ON)
 option(GPUPOOL_PRECOMPILE "Precompile headers that many files include" OFF)
+set(GPUPOOL_UNITY 0 CACHE STRING "Files that are compiled as one, 0 for none: shortens a whole build")
 option(GPUPOOL_WERROR "Treat warnings as errors" ON)
 option(GPUPOOL_STATIC_RUNTIME "Link everything but glibc statically (portable bundles)" ON)
 set(GPUPOOL_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize=")
@@ -85,6 +87,10 @@ endif()
 add_library(gpupool_flags INTERFACE)
 target_include_directories(gpupool_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
 target_compile_options(gpupool_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
+if(GPUPOOL_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # gcc takes a file that another one includes for a header, and warns of types whose members are local to it.
+  target_compile_options(gpupool_flags INTERFACE -Wno-subobject-linkage)
+endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   target_compile_options(gpupool_flags INTERFACE -Wthread-safety)  # common/thread_annotations.h
 endif()
@@ -144,8 +150,15 @@ function(gpupool_precompile name)
   endif()
 endfunction()
 
+function(gpupool_unite name)
+  if(GPUPOOL_UNITY)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${GPUPOOL_UNITY})
+  endif()
+endfunction()
+
 function(gpupool_library name)
   add_library(${name} STATIC ${ARGN})
+  gpupool_unite(${name})
   target_link_libraries(${name} PUBLIC gpupool_flags)
 endfunction()
 

@@ -9,9 +9,6 @@ namespace {
 
 constexpr std::size_t kElfHeaderBytes = 64;
 
-Error malformed(std::string message) {
-    return Error{ErrorCode::invalid_input, "code image: " + std::move(message)};
-}
 Error too_large(std::string message) {
     return Error{ErrorCode::limit_exceeded, "code image: " + std::move(message)};
 }
@@ -148,6 +145,10 @@ Result<Image> bounded_cubin(Bytes image) {
 }
 
 }  // namespace
+
+Error malformed(std::string message) {
+    return Error{ErrorCode::invalid_input, "code image: " + std::move(message)};
+}
 
 Result<std::uint64_t> cubin_bytes(const std::byte* header) {
     // The tables are at the end of every cubin seen so far, so that their end is the image's end.

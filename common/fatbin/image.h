@@ -46,6 +46,9 @@ struct Entry {
     Bytes whole;   // header, options and padded payload; empty in a bare image
 };
 
+// The error of an image that is not well formed.
+Error malformed(std::string message);
+
 // For the application's memory, whose length is unknown. A PTX text is read up to its NUL, a cubin's length is computed
 // from its headers.
 Result<Image> inspect_trusted(const void* image);

@@ -10,10 +10,6 @@ namespace {
 // An LZ4 block cannot expand by more than this factor; a larger claim is refused before memory is allocated.
 constexpr std::uint64_t kLz4MaxRatio = 255;
 
-Error malformed(std::string message) {
-    return Error{ErrorCode::invalid_input, "code image: " + std::move(message)};
-}
-
 Status check_lz4(const Entry& entry) {
     if (entry.unpacked_bytes > entry.stored.size() * kLz4MaxRatio + kLz4MaxRatio ||
         entry.unpacked_bytes > LZ4_MAX_INPUT_SIZE || entry.stored.size() > LZ4_MAX_INPUT_SIZE) {

@@ -68,4 +68,9 @@ CUresult ask_view(const void* out, Ask ask) noexcept {
     return out == nullptr ? CUDA_ERROR_INVALID_VALUE : ask(*client);
 }
 
+// The slot of two tables that identifies a context.
+inline CUresult context_id(CUcontext context, std::uint64_t* id) noexcept {
+    return ask_view(id, [&](ClientView& client) { return client.context_id(context, id); });
+}
+
 }  // namespace gpupool::client::export_tables

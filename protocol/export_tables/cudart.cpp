@@ -78,10 +78,6 @@ CUresult stream_id(CUcontext context, CUstream stream, std::uint64_t* id) noexce
     return ask_view(id, [&](ClientView& client) { return client.stream_id(context, stream, id); });
 }
 
-CUresult context_id(CUcontext context, std::uint64_t* id) noexcept {
-    return ask_view(id, [&](ClientView& client) { return client.context_id(context, id); });
-}
-
 struct ContextChecks {
     static constexpr const char* kName = "CONTEXT_CHECKS";
     static constexpr std::size_t kSlotCount = 15;

@@ -21,10 +21,6 @@ struct ToolsIdentifiers {
     static constexpr std::size_t kSlotCount = 93;
 };
 
-CUresult context_id(CUcontext context, std::uint64_t* id) noexcept {
-    return ask_view(id, [&](ClientView& client) { return client.context_id(context, id); });
-}
-
 CUresult stream_object_id(CUcontext context, void* object, std::uint64_t* id) noexcept {
     return ask_view(id, [&](ClientView& client) { return client.stream_object_id(context, object, id); });
 }
