@@ -153,6 +153,31 @@ def through_gpupool(bundle, server, command):
     return [str(bundle / "bin/gpupool"), "run", "--server", server.address, "--", *command]
 
 
+HIDE_GPU = """
+for place in /usr/local/nvidia /proc/driver/nvidia /dev/nvidia-caps; do
+    [ ! -d "$place" ] || mount -t tmpfs none "$place" || exit 125
+done
+for file in /dev/nvidia[0-9]* /dev/nvidiactl /dev/nvidia-* /usr/lib/*/libcuda.so* /usr/lib/*/libnvidia-ml.so*; do
+    [ ! -e "$file" ] || [ -d "$file" ] || mount --bind /dev/null "$file" || exit 125
+done
+exec "$@"
+"""
+
+
+def without_gpu(command):
+    """The command line that runs `command` as on a machine without a GPU: in a mount namespace where the driver's
+    device files and libraries are hidden. Needs root.
+    """
+    return ["unshare", "--mount", "sh", "-c", HIDE_GPU, "sh", *command]
+
+
+def can_hide_gpu():
+    try:
+        return subprocess.run(without_gpu(["true"]), capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
 def require_bundle(bundle):
     for program in ("gpupoold", "gpupool"):
         if not (bundle / "bin" / program).is_file():

@@ -24,21 +24,21 @@ std::chrono::nanoseconds launch_time{0};
 // A GPU that completes all issued work only every kEvery, so that streams run out of credit and launches are held.
 class LaggingGpu {
   public:
-    LaggingGpu() { lagging_ = this; }
+    LaggingGpu() { lagging = this; }
     ~LaggingGpu() {
         stopping_ = true;
         thread_.join();
-        lagging_ = nullptr;
+        lagging = nullptr;
     }
     LaggingGpu(const LaggingGpu&) = delete;
     LaggingGpu& operator=(const LaggingGpu&) = delete;
 
     static bool take(CUdeviceptr address, cuuint32_t value) {
-        if (lagging_ == nullptr) {
+        if (lagging == nullptr) {
             return false;
         }
-        const std::lock_guard lock(lagging_->mutex_);
-        lagging_->marks_[address] = value;
+        const std::lock_guard lock(lagging->mutex_);
+        lagging->marks_[address] = value;
         return true;
     }
 
@@ -56,7 +56,7 @@ class LaggingGpu {
         }
     }
 
-    static inline LaggingGpu* lagging_ = nullptr;
+    static inline LaggingGpu* lagging = nullptr;
     std::mutex mutex_;
     std::map<CUdeviceptr, cuuint32_t> marks_;  // guarded by the mutex
     std::atomic<bool> stopping_{false};

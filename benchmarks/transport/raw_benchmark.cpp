@@ -69,7 +69,7 @@ void raw_bulk_striped(benchmark::State& state, Kind kind) {
     std::vector<Ends> lanes;
     std::vector<std::thread> threads;
     std::barrier begin(static_cast<std::ptrdiff_t>(count + 1)), end(static_cast<std::ptrdiff_t>(2 * count + 1));
-    bool over = false;
+    std::atomic<bool> over{false};
     std::atomic<bool> failed{false};
     const std::size_t share = bytes / count;
     for (std::size_t i = 0; i < count; ++i) {

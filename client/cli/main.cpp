@@ -9,10 +9,6 @@
 
 namespace gpupool::cli {
 
-void complain(const std::string& message) {
-    std::fprintf(stderr, "gpupool: %s\n", message.c_str());
-}
-
 namespace {
 
 int run(int argc, char** argv) {

@@ -249,6 +249,6 @@ struct SlotsOf<Call, std::integer_sequence<int, Index...>> : Slot<Call, Index>..
 
 // All parameters of a call, decoded from a command's body. `read` returns false if the bytes are not a valid encoding.
 template <class Call>
-using Slots = detail::SlotsOf<Call, Indices<Call>>;
+struct Slots : detail::SlotsOf<Call, Indices<Call>> {};
 
 }  // namespace gpupool::codec

@@ -206,10 +206,10 @@ class Reconnecting {
         limits.retained_bytes = 256u << 10;
         limits.frame_bytes = 2u << 10;
         auto ends = next_ends();
-        client_ = std::make_unique<Channel>(std::move(ends.first), client_side_, limits);
-        server_ = std::make_unique<Channel>(std::move(ends.second), server_side_, limits);
-        client_->start();
-        server_->start();
+        client = std::make_unique<Channel>(std::move(ends.first), client_side, limits);
+        server = std::make_unique<Channel>(std::move(ends.second), server_side, limits);
+        client->start();
+        server->start();
     }
 
     // Random cuts continue until `calm` is set.
@@ -235,25 +235,25 @@ class Reconnecting {
 
     void reconnect_until(const std::function<bool()>& finished) {
         // Each side reports the end of a connection once, so more reports than reconnections mean a new break.
-        const auto broke = [&] { return std::max(client_side_.times_closed(), server_side_.times_closed()) > breaks_; };
+        const auto broke = [&] { return std::max(client_side.times_closed(), server_side.times_closed()) > breaks; };
         while (true) {
-            ASSERT_TRUE(eventually([&] { return finished() || broke(); })) << "no end after " << breaks_ << " breaks";
+            ASSERT_TRUE(eventually([&] { return finished() || broke(); })) << "no end after " << breaks << " breaks";
             if (finished()) {
                 return;
             }
-            calm_ = ++breaks_ >= 60;
+            calm_ = ++breaks >= 60;
             auto ends = next_ends();
-            const auto client_has = client_->last_received();
-            ASSERT_TRUE(server_->attach(std::move(ends.second), client_has).ok());
-            ASSERT_TRUE(client_->attach(std::move(ends.first), server_->last_received()).ok());
+            const auto client_has = client->last_received();
+            ASSERT_TRUE(server->attach(std::move(ends.second), client_has).ok());
+            ASSERT_TRUE(client->attach(std::move(ends.first), server->last_received()).ok());
         }
     }
 
-    Recorder client_side_;
-    Recorder server_side_;
-    std::unique_ptr<Channel> client_;
-    std::unique_ptr<Channel> server_;
-    std::size_t breaks_ = 0;
+    Recorder client_side;
+    Recorder server_side;
+    std::unique_ptr<Channel> client;
+    std::unique_ptr<Channel> server;
+    std::size_t breaks = 0;
 
   private:
     const Transport& transport_;
@@ -265,28 +265,28 @@ TEST_P(ResumableChannels, ManyCutsLoseAndDuplicateNothing) {
     Reconnecting session(GetParam(), 12345);
     constexpr std::uint64_t kWords = 30'000;
     const auto data = pattern(3u << 20, 4);
-    const auto& landed = session.server_side_.expect_transfer(1, data.size());
+    const auto& landed = session.server_side.expect_transfer(1, data.size());
     std::atomic<int> done{0};
     std::thread commands([&] {
         for (std::uint64_t i = 0; i < kWords; ++i) {
-            ASSERT_TRUE(append_word(*session.client_, i).ok());
+            ASSERT_TRUE(append_word(*session.client, i).ok());
         }
     });
-    std::thread bulk([&] { ASSERT_TRUE(session.client_->append_bulk(1, 0, data, [&] { ++done; }).ok()); });
+    std::thread bulk([&] { ASSERT_TRUE(session.client->append_bulk(1, 0, data, [&] { ++done; }).ok()); });
     std::thread replies([&] {
         for (std::uint64_t i = 0; i < kWords; ++i) {
-            ASSERT_TRUE(append_word(*session.server_, i, FrameType::replies).ok());
+            ASSERT_TRUE(append_word(*session.server, i, FrameType::replies).ok());
         }
     });
     session.reconnect_until([&] {
-        return session.server_side_.payload_bytes() >= kWords * 8 &&
-               session.client_side_.payload_bytes() >= kWords * 8 && done == 1;
+        return session.server_side.payload_bytes() >= kWords * 8 && session.client_side.payload_bytes() >= kWords * 8 &&
+               done == 1;
     });
     commands.join();
     bulk.join();
     replies.join();
-    EXPECT_GT(session.breaks_, 3u);
-    for (auto* side : {&session.server_side_, &session.client_side_}) {
+    EXPECT_GT(session.breaks, 3u);
+    for (auto* side : {&session.server_side, &session.client_side}) {
         const auto words = side->words();
         ASSERT_EQ(words.size(), kWords);
         for (std::uint64_t i = 0; i < kWords; ++i) {

@@ -101,8 +101,8 @@ Verdict send_into_nothing(bool polls) {
     }
     std::vector<std::byte> received(data.size());
     for (;;) {
-        const Status status = polls ? client->wait_arrival() : [&]() -> Status {
-            const auto got = client->receive(received);
+        const Status status = polls ? client->wait_arrival() : [&connection = *client, &received]() -> Status {
+            const auto got = connection.receive(received);
             return got ? Status() : Status(got.error());
         }();
         if (!status) {

@@ -102,7 +102,7 @@ struct Mapped {
         static const Device device;
         CUmemAllocationProp properties{};
         properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-        properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+        properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
         DRIVER_OK(cuMemGetAllocationGranularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
         CUmemGenericAllocationHandle memory = 0;
         DRIVER_OK(cuMemCreate(&memory, bytes, &properties, 0));
@@ -110,12 +110,12 @@ struct Mapped {
         DRIVER_OK(cuMemMap(address, bytes, 0, memory, 0));
     }
     void allow(CUmemAccess_flags flags, int device = 0) const {
-        const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {device}}, flags};
+        const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, device}, flags};
         DRIVER_OK(cuMemSetAccess(address, bytes, &access, 1));
     }
     CUmemAccess_flags allowed(int device = 0) const {
         unsigned long long flags = 0;
-        const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+        const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, device};
         DRIVER_OK(cuMemGetAccess(&flags, &location, address));
         return static_cast<CUmemAccess_flags>(flags);
     }

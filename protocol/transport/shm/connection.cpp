@@ -101,7 +101,7 @@ Result<std::size_t> ShmConnection::send_part(ConstBuffer data) {
     std::size_t total = 0;
     while (total < data.size()) {
         const auto step = data.subspan(total, std::min(kStepBytes, data.size() - total));
-        const auto taken = out_.write(step);
+        auto taken = out_.write(step);
         if (!taken) {
             return taken;
         }
@@ -146,7 +146,7 @@ Status ShmConnection::send(std::span<const ConstBuffer> buffers) {
     }
     for (auto buffer : buffers) {
         while (!buffer.empty()) {
-            const auto sent = send_part(buffer);
+            auto sent = send_part(buffer);
             if (!sent) {
                 return sent.error();
             }
@@ -167,7 +167,7 @@ Result<std::size_t> ShmConnection::send_some(std::span<const ConstBuffer> buffer
     }
     std::size_t total = 0;
     for (const auto& buffer : buffers) {
-        const auto sent = send_part(buffer);
+        auto sent = send_part(buffer);
         if (!sent) {
             return sent;
         }
@@ -266,7 +266,7 @@ Result<std::size_t> ShmConnection::receive_some(MutableBuffer buffer) {
     if (shut_down_.load(std::memory_order_acquire)) {
         return closed_here();
     }
-    const auto received = in_.read(buffer.first(std::min(buffer.size(), kReceiveBytes)));
+    auto received = in_.read(buffer.first(std::min(buffer.size(), kReceiveBytes)));
     if (received && *received > 0 && in_.release()) {
         (void)send_wakeup(parts_.room.get());  // a writer that is gone needs no wake-up
     }
@@ -277,7 +277,7 @@ Result<std::size_t> ShmConnection::receive(MutableBuffer buffer) {
     for (;;) {
         // Read before the ring: data that a peer wrote before it ended can still be received.
         const bool gone = peer_gone_.load(std::memory_order_acquire);
-        const auto received = receive_some(buffer);
+        auto received = receive_some(buffer);
         if (!received || *received > 0) {
             return received;
         }

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kMaxStagedBytes = std::size_t{64} << 20;
 
 // A kernel may poll the word that we write, or write the word that we read, so aligned words are copied as a whole.
-[[gnu::no_sanitize("thread")]] void copy_bytes(std::uint64_t to, std::uint64_t from, std::size_t bytes) {
+__attribute__((no_sanitize("thread"))) void copy_bytes(std::uint64_t to, std::uint64_t from, std::size_t bytes) {
     auto* d = reinterpret_cast<void*>(to);
     const auto* s = reinterpret_cast<const void*>(from);
     if (bytes == 4 && ((to | from) & 3) == 0) {

@@ -13,7 +13,7 @@ bool capture_allocation(CUdeviceptr* pointer, size_t bytes, const StreamPtr& str
     const auto allocate = [&](PayloadPtr& payload) {
         CUDA_MEM_ALLOC_NODE_PARAMS params{};
         params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-        params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {stream->context.device->ordinal}};
+        params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, stream->context.device->ordinal};
         params.bytesize = bytes;
         const CUresult made = make_allocation(&params, payload);
         if (made == CUDA_SUCCESS) {

@@ -175,8 +175,9 @@ class Layout {
             loop.left = static_cast<std::size_t>(std::count(loop.members.begin(), loop.members.end(), true));
         }
         for (const auto& [from, to] : back_edges_) {
-            const auto latch =
-                std::find_if(loops_.begin(), loops_.end(), [&](const Loop& l) { return l.head == to; })->latch;
+            const auto latch = std::find_if(loops_.begin(), loops_.end(), [head = to](const Loop& l) {
+                                   return l.head == head;
+                               })->latch;
             std::replace(blocks_[from].next.begin(), blocks_[from].next.end(), to, latch);
         }
     }

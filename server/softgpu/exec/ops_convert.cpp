@@ -182,15 +182,15 @@ Element<D> convert_one(Element<A> raw, std::uint8_t mode) {
 
 // Conversions that C++ does as PTX does in its default mode use a loop that vectorises.
 template <class D, class A>
-constexpr bool plain_cast = (!is_real<A> && !is_real<D>) || (!is_real<A> && std::is_floating_point_v<D>) ||
-                            (std::is_same_v<A, float> && std::is_same_v<D, double>);
+constexpr bool is_plain_cast = (!is_real<A> && !is_real<D>) || (!is_real<A> && std::is_floating_point_v<D>) ||
+                               (std::is_same_v<A, float> && std::is_same_v<D, double>);
 
 template <class D, class A>
 void run_convert(Warp& w, const Inst& i) {
     auto* d = w.reg<Element<D>>(i.d);
     const auto* a = w.reg<Element<A>>(i.a);
     const std::uint8_t mode = i.mode;
-    if constexpr (plain_cast<D, A>) {
+    if constexpr (is_plain_cast<D, A>) {
         if (mode == convert_mode::kNearest) {
             each_lane(w.exec,
                       [=](std::uint32_t l) { d[l] = static_cast<Element<D>>(static_cast<D>(static_cast<A>(a[l]))); });

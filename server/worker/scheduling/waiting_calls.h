@@ -68,7 +68,7 @@ struct WaitingCall {
     // Runs `call` in the driver's context. `api` outlives the call.
     static std::shared_ptr<WaitingCall> run(WaitingCalls& calls, const driver::Api& api, CUcontext context,
                                             std::function<CUresult()> call) {
-        const auto waiting = std::make_shared<WaitingCall>();
+        auto waiting = std::make_shared<WaitingCall>();
         const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
         calls.run([&api, context, call = std::move(call), result] { *result = in_context(api, context, call); },
                   [waiting, result] { waiting->result = *result; });

@@ -103,7 +103,7 @@ TemporaryFolder::~TemporaryFolder() {
 }
 
 std::string TemporaryFolder::write(const std::string& name, const std::string& text, bool executable) const {
-    const std::string path = path_ + "/" + name;
+    std::string path = path_ + "/" + name;
     std::ofstream(path) << text;
     ::chmod(path.c_str(), executable ? 0700 : 0600);
     return path;

@@ -244,7 +244,7 @@ void end_left_server() {
 class EndLeftServer : public ::testing::Environment {
     void TearDown() override { end_left_server(); }
 };
-[[maybe_unused]] const auto* const at_the_end = ::testing::AddGlobalTestEnvironment(new EndLeftServer);
+[[maybe_unused]] const auto* const kEndLeftServer = ::testing::AddGlobalTestEnvironment(new EndLeftServer);
 
 }  // namespace
 

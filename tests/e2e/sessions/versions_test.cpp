@@ -130,7 +130,7 @@ class Versions : public SessionTest {
         Program program(*daemon_, session_program("versions"), {"GPUPOOL_SERVER=" + proxy.address()});
         EXPECT_NE(program.wait(), 0);
         EXPECT_TRUE(program.output().starts_with("failed:cuInit 100\n")) << program.output();
-        const std::string message = program.errors();
+        std::string message = program.errors();
         EXPECT_EQ(count(message, "\n"), 1u) << message;
         EXPECT_TRUE(eventually([&] { return others().empty(); })) << "no session may remain";
         return message;

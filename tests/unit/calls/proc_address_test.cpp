@@ -72,7 +72,7 @@ TEST_F(ProcAddress, EveryNameVersionAndFlag) {
                 void *by_first = &by_first, *by_second = &by_second;
                 auto status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;  // a value that no name here returns
                 const CUresult result = first(name.c_str(), &by_first, version, flags);
-                const auto what = [&] {
+                const auto what = [&, &name = name] {
                     return name + "@" + std::to_string(version) + " flags " + std::to_string(flags);
                 };
                 ASSERT_EQ(second(name.c_str(), &by_second, version, flags, &status), CUDA_SUCCESS) << what();

@@ -143,7 +143,6 @@ struct CountedByPointer {
     using Function = CUresult (*)(const int* values, const unsigned* count, unsigned char* out);
     static constexpr std::string_view kName = "CountedByPointer";
     static constexpr int kArity = 3;
-    static constexpr calls::Delivery kDelivery = calls::Delivery::sync;
     static constexpr auto kRules = calls::rule_set(calls::in_array(0, 1), calls::in(1), calls::out_array(2, 1));
 };
 

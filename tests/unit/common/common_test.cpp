@@ -197,7 +197,7 @@ TEST(UniqueFd, ClosesOnceAndOnlyItsOwn) {
     {
         UniqueFd first(raw);
         UniqueFd second(std::move(first));
-        EXPECT_FALSE(first);
+        EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move)
         EXPECT_EQ(second.get(), raw);
         EXPECT_TRUE(is_open(raw));
     }

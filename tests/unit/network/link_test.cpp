@@ -44,7 +44,7 @@ void send_through(double rate, std::chrono::nanoseconds delay, std::size_t bytes
     const auto data = random_bytes(bytes);
     auto [here, there] = transport::inproc::make_pair();
     std::vector<std::byte> received;
-    std::thread receiver([&] { received = receive_all(*there, bytes); });
+    std::thread receiver([&, &from = *there] { received = receive_all(from, bytes); });
     Traffic traffic;
     Link link(delay, rate);
     {

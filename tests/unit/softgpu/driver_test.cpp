@@ -214,7 +214,7 @@ TEST_F(DriverTest, MappedMemoryAtARequestedAddress) {
     EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, CALL(cuMemMap)(at, size / 2, size / 2, memory, 0)) << "an offset must be 0";
     OK(CALL(cuMemMap)(at, size, 0, memory, 0));
     EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, CALL(cuMemsetD32_v2)(at, 1, 1)) << "no access was given yet";
-    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     OK(CALL(cuMemSetAccess)(at, size, &access, 1));
     OK(CALL(cuMemsetD32_v2)(at, 77, size / 4));
     int descriptor = -1;
@@ -235,7 +235,7 @@ TEST_F(DriverTest, MappedMemoryAtARequestedAddress) {
 TEST_F(DriverTest, PoolIsBoundedByItsMaximumSize) {
     CUmemPoolProps properties{};
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     properties.maxSize = 1U << 20;
     CUmemoryPool pool = nullptr;
     CUdeviceptr first = 0, second = 0;

@@ -198,7 +198,7 @@ TEST_F(GraphTest, UpdateIsAtomic) {
 TEST_F(GraphTest, GraphMemoryLivesFromItsNodeToItsFree) {
     CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
     allocation.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    allocation.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    allocation.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     allocation.bytesize = 1 << 20;
     CUgraphNode allocated = nullptr, filled = nullptr;
     OK(CALL(cuGraphAddMemAllocNode)(&allocated, graph_, nullptr, 0, &allocation));

@@ -4,64 +4,64 @@
 
 namespace gpupool::test {
 
-FakeDriver* FakeDriver::self_ = nullptr;
+FakeDriver* FakeDriver::self = nullptr;
 
 FakeDriver::FakeDriver() {
-    self_ = this;
+    self = this;
     api.cuCtxSetCurrent = [](CUcontext context) {
-        self_->current = context;
+        self->current = context;
         return CUDA_SUCCESS;
     };
     api.cuStreamCreate = [](CUstream* stream, unsigned) {
-        *stream = reinterpret_cast<CUstream>(self_->next_ += 0x100);
+        *stream = reinterpret_cast<CUstream>(self->next_ += 0x100);
         return CUDA_SUCCESS;
     };
     api.cuEventCreate = [](CUevent* event, unsigned) {
-        *event = reinterpret_cast<CUevent>(self_->next_ += 0x100);
-        self_->events_[*event] = {};
+        *event = reinterpret_cast<CUevent>(self->next_ += 0x100);
+        self->events_[*event] = {};
         return CUDA_SUCCESS;
     };
     api.cuEventDestroy_v2 = [](CUevent event) {
-        return self_->events_.erase(event) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+        return self->events_.erase(event) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     };
     api.cuEventRecord = [](CUevent event, CUstream stream) {
-        if (self_->record_result != CUDA_SUCCESS) {
-            return self_->record_result;
+        if (self->record_result != CUDA_SUCCESS) {
+            return self->record_result;
         }
-        self_->events_.at(event) = {stream, ++self_->streams_[stream].records};
+        self->events_.at(event) = {stream, ++self->streams_[stream].records};
         return CUDA_SUCCESS;
     };
     api.cuEventQuery = [](CUevent event) {
-        const auto it = self_->events_.find(event);
-        if (it == self_->events_.end()) {
+        const auto it = self->events_.find(event);
+        if (it == self->events_.end()) {
             return CUDA_ERROR_INVALID_HANDLE;
         }
-        if (self_->before_query) {
-            self_->before_query(it->second.stream);
+        if (self->before_query) {
+            self->before_query(it->second.stream);
         }
-        const bool done = it->second.index <= self_->streams_[it->second.stream].completed;
-        return done ? self_->query_result : CUDA_ERROR_NOT_READY;
+        const bool done = it->second.index <= self->streams_[it->second.stream].completed;
+        return done ? self->query_result : CUDA_ERROR_NOT_READY;
     };
     api.cuEventSynchronize = [](CUevent event) {
-        ++self_->event_synchronizations;
-        return self_->api.cuEventQuery(event);
+        ++self->event_synchronizations;
+        return self->api.cuEventQuery(event);
     };
     api.cuStreamWriteValue32_v2 = [](CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
-        if (self_->record_result != CUDA_SUCCESS) {
-            return self_->record_result;
+        if (self->record_result != CUDA_SUCCESS) {
+            return self->record_result;
         }
-        Stream& state = self_->streams_[stream];
+        Stream& state = self->streams_[stream];
         state.writes.push_back({++state.records, address, value});
         return CUDA_SUCCESS;
     };
     api.cuStreamQuery = [](CUstream stream) {
-        ++self_->stream_queries;
-        const Stream& state = self_->streams_[stream];
-        return state.completed == state.records ? self_->query_result : CUDA_ERROR_NOT_READY;
+        ++self->stream_queries;
+        const Stream& state = self->streams_[stream];
+        return state.completed == state.records ? self->query_result : CUDA_ERROR_NOT_READY;
     };
     api.cuStreamSynchronize = api.cuStreamQuery;
     api.cuCtxGetCurrent = [](CUcontext* context) {
-        *context = self_->current;
+        *context = self->current;
         return CUDA_SUCCESS;
     };
     api.cuMemHostRegister_v2 = [](void*, std::size_t, unsigned) { return CUDA_SUCCESS; };
@@ -72,7 +72,7 @@ FakeDriver::FakeDriver() {
 }
 
 FakeDriver::~FakeDriver() {
-    self_ = nullptr;
+    self = nullptr;
 }
 
 void FakeDriver::complete(CUstream stream) {

@@ -60,7 +60,7 @@ class FakeDriver {
     };
     void write_completed(Stream& stream) const;
 
-    static FakeDriver* self_;
+    static FakeDriver* self;
     std::uintptr_t next_ = 0x1000;
     std::map<CUevent, Event> events_;
     std::map<CUstream, Stream> streams_;

@@ -18,7 +18,7 @@ class Pipe {
         std::unique_lock lock(mutex_);
         while (!data.empty()) {
             writable_.wait(lock, [&] { return used_ < capacity_ || writer_gone_ || reader_gone_; });
-            const auto taken = take(data);
+            auto taken = take(data);
             if (!taken) {
                 return taken.error();
             }
@@ -32,7 +32,7 @@ class Pipe {
         const std::lock_guard lock(mutex_);
         std::size_t total = 0;
         while (total < data.size()) {  // two copies at most fill it: the ring may wrap
-            const auto taken = take(data.subspan(total));
+            auto taken = take(data.subspan(total));
             if (!taken) {
                 return taken;
             }
@@ -121,7 +121,7 @@ class InprocConnection final : public Connection {
     Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override {
         std::size_t total = 0;
         for (const auto& buffer : buffers) {
-            const auto taken = out_->write_some(buffer);
+            auto taken = out_->write_some(buffer);
             if (!taken) {
                 return taken;
             }

@@ -11,7 +11,6 @@ namespace gpupool::test {
 namespace {
 
 using client::AddressWindow;
-using client::MemoryKind;
 using client::MemoryMap;
 using client::MemoryRange;
 

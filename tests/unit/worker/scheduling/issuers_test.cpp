@@ -20,7 +20,6 @@
 namespace gpupool::test {
 namespace {
 
-using worker::Issuers;
 using worker::Worker;
 
 constexpr std::size_t kStreams = 4;

@@ -7,7 +7,6 @@
 namespace gpupool::test {
 namespace {
 
-using worker::Scheduler;
 using worker::StreamState;
 
 class SchedulerGraphs : public SchedulerTest {
