@@ -242,14 +242,15 @@ CUgraphNodeParams child_node(CUgraph child) {
 }
 
 // Where a node is added.
-struct Place {
+struct GraphPlace {
     CUgraph graph;
     const CUgraphNode* dependencies;
     const CUgraphEdgeData* edges;  // null: edges without data
     std::size_t count;
 };
 
-CUresult add_plain(CUgraphNode& created, const Place& place, const CUgraphNodeParams& p, const NodeMessage& message) {
+CUresult add_plain(CUgraphNode& created, const GraphPlace& place, const CUgraphNodeParams& p,
+                   const NodeMessage& message) {
     const bool sure = surely_added(place.graph, place.dependencies, place.count, place.edges, p);
     if (sure) {
         this_session().wait_while_set_aside();
@@ -265,7 +266,7 @@ CUresult add_plain(CUgraphNode& created, const Place& place, const CUgraphNodePa
 }
 
 // Adds a node that allocates memory or has graphs of its own. Waits, because only the driver can say which.
-CUresult add_owning(CUgraphNode& created, const Place& place, CUgraphNodeParams& p, const NodeMessage& message) {
+CUresult add_owning(CUgraphNode& created, const GraphPlace& place, CUgraphNodeParams& p, const NodeMessage& message) {
     const bool conditional = p.type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
     constexpr unsigned kMaxGraphs = 1024;
     if (conditional && (p.conditional.size == 0 || p.conditional.size > kMaxGraphs)) {
@@ -304,7 +305,7 @@ CUresult add_node(CUgraphNode* created, CUgraph graph, const CUgraphNode* depend
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    const Place place{graph, dependencies, edges, count};
+    const GraphPlace place{graph, dependencies, edges, count};
     CUgraphNode node = nullptr;
     result = is_owning_node(p.type) ? add_owning(node, place, p, message) : add_plain(node, place, p, message);
     if (result == CUDA_SUCCESS) {

@@ -54,7 +54,7 @@ std::span<const std::byte> write_head(const Piece& piece, std::span<const std::b
     return std::span(head).first(kHeaderBytes + prefix.size());
 }
 
-Error violation(std::string message) {
+Error lane_violation(std::string message) {
     return {ErrorCode::invalid_input, std::move(message)};
 }
 
@@ -65,12 +65,13 @@ Result<FrameHeader> read_header(std::span<const std::byte, kHeaderBytes> bytes) 
     }
     const bool is_piece = header->type == FrameType::bulk || header->type == FrameType::packed;
     if (!is_piece || header->acknowledged != 0) {
-        return violation(fmt::format("received a frame of type {} on a data connection, which carries only bulk data",
-                                     static_cast<unsigned>(header->type)));
+        return lane_violation(
+            fmt::format("received a frame of type {} on a data connection, which carries only bulk data",
+                        static_cast<unsigned>(header->type)));
     }
     if (header->payload_bytes <= prefix_bytes(header->type) ||
         header->payload_bytes > prefix_bytes(header->type) + Lanes::kMaxPieceBytes) {
-        return violation(fmt::format("received a piece's frame of {} bytes", header->payload_bytes));
+        return lane_violation(fmt::format("received a piece's frame of {} bytes", header->payload_bytes));
     }
     return *header;
 }
@@ -242,7 +243,7 @@ Status Lanes::State::receive_piece(const Lane& lane, Unpacking& unpacking) {
     const auto prefix = std::span(head).subspan(kHeaderBytes, prefix_bytes(header->type));
     GPUPOOL_TRY(transport::receive_exactly(from, prefix));
     if (payload_crc(header->type, prefix) != header->payload_crc) {
-        return violation("a piece's header arrived damaged: its CRC does not match");
+        return lane_violation("a piece's header arrived damaged: its CRC does not match");
     }
     PackedHeader piece{{}, header->payload_bytes - sizeof(BulkHeader)};
     std::memcpy(&piece, prefix.data(), prefix.size());
@@ -262,19 +263,19 @@ Status Lanes::State::receive_data(Connection& from, const FrameHeader& header, c
     const bool packed = header.type == FrameType::packed;
     if (packed) {
         if (bytes == 0 || bytes > kMaxPieceBytes) {
-            return violation(fmt::format("received a packed piece of {} bytes", bytes));
+            return lane_violation(fmt::format("received a packed piece of {} bytes", bytes));
         }
         unpacking.packed.resize(header.payload_bytes - sizeof(PackedHeader));
         GPUPOOL_TRY(transport::receive_exactly(from, unpacking.packed));
         if (!unpacking.unpack(bytes)) {
-            return violation(
+            return lane_violation(
                 fmt::format("a packed piece does not decompress to the {} bytes that its header states", bytes));
         }
     }
     const auto place = receiver.piece_destination(bulk.transfer, bulk.offset, bytes);
     if (place.size() < bytes) {
-        return violation(fmt::format("unexpected piece of data: transfer {}, offset {}, {} bytes", bulk.transfer,
-                                     bulk.offset, bytes));
+        return lane_violation(fmt::format("unexpected piece of data: transfer {}, offset {}, {} bytes", bulk.transfer,
+                                          bulk.offset, bytes));
     }
     Status read;
     if (!packed) {
@@ -293,7 +294,7 @@ Status Lanes::State::note_landed(std::uint64_t number) {
     {
         const Lock lock(mutex);
         if (!landed.add(number)) {
-            return violation(fmt::format("received piece {} twice, or far out of order", number));
+            return lane_violation(fmt::format("received piece {} twice, or far out of order", number));
         }
         awaited = arrived.has_waiters();
     }

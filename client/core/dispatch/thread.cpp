@@ -12,7 +12,7 @@
 namespace gpupool::client {
 namespace {
 
-struct Registry {
+struct ThreadRegistry {
     Mutex mutex;
     // Never shrinks, so that the receiving thread's pointers stay valid.
     std::deque<ThreadState> states GP_GUARDED_BY(mutex);
@@ -20,8 +20,8 @@ struct Registry {
 };
 
 // Never destroyed: threads may outlive main().
-Registry& registry() {
-    static auto& instance = *new Registry;
+ThreadRegistry& thread_registry() {
+    static auto& instance = *new ThreadRegistry;
     return instance;
 }
 
@@ -36,7 +36,7 @@ thread_local ThreadState* own = nullptr;
 Holder::~Holder() {
     // The main thread's exit handlers run after this and use the context that it left current.
     if (state != nullptr && ::gettid() != ::getpid()) {
-        Registry& r = registry();
+        ThreadRegistry& r = thread_registry();
         const Lock lock(r.mutex);
         state->stack.clear();
         r.spare.push_back(state);
@@ -45,7 +45,7 @@ Holder::~Holder() {
 }
 
 ThreadState& register_thread() {
-    Registry& r = registry();
+    ThreadRegistry& r = thread_registry();
     const Lock lock(r.mutex);
     if (r.spare.empty()) {
         r.states.emplace_back();
@@ -68,13 +68,13 @@ ThreadState& this_thread() {
 }
 
 ThreadState* thread_by_index(std::uint32_t index) {
-    Registry& r = registry();
+    ThreadRegistry& r = thread_registry();
     const Lock lock(r.mutex);
     return index < r.states.size() ? &r.states[index] : nullptr;
 }
 
 void lose_all_replies() {
-    Registry& r = registry();
+    ThreadRegistry& r = thread_registry();
     const Lock lock(r.mutex);
     for (ThreadState& state : r.states) {
         state.reply.lose();
@@ -85,7 +85,7 @@ void reset_threads_after_fork() {
     // A thread that does not exist in the child may have held the registry's lock, so start with a new registry.
     own = nullptr;
     holder.state = nullptr;
-    new (&registry()) Registry;
+    new (&thread_registry()) ThreadRegistry;
 }
 
 void ReplySlot::expect(std::uint16_t opcode) {

@@ -94,13 +94,13 @@ Result<std::vector<std::byte>> portable_image(const Session& s, const void* imag
 
 namespace {
 
-constexpr std::size_t kPartBytes = 128u << 10;
+constexpr std::size_t kImagePartBytes = 128u << 10;
 
 // More than one part has not left this machine yet, so there is time to compress the next one. If the line keeps up, as
 // within a host, compression would only cost time.
 bool is_line_behind(Session& s) {
     s.flush();  // unsent data in the channel's own buffer says nothing about the line
-    return s.connection().unsent_bytes() > kPartBytes;
+    return s.connection().unsent_bytes() > kImagePartBytes;
 }
 
 CUresult send_part(const ImageHash& hash, std::size_t offset, std::size_t unpacked_bytes,
@@ -121,8 +121,8 @@ CUresult send_image(std::span<const std::byte> image, const ImageHash& hash) {
     }
     CUresult result = remote<calls::gpImageOffer>(&hash, std::uint64_t{image.size()});
     bool compresses = true;  // until a part does not compress
-    for (std::size_t offset = 0; offset < image.size() && result == CUDA_SUCCESS; offset += kPartBytes) {
-        const auto part = image.subspan(offset, std::min(kPartBytes, image.size() - offset));
+    for (std::size_t offset = 0; offset < image.size() && result == CUDA_SUCCESS; offset += kImagePartBytes) {
+        const auto part = image.subspan(offset, std::min(kImagePartBytes, image.size() - offset));
         std::optional<std::vector<std::byte>> packed;
         if (compresses && is_line_behind(this_session())) {
             packed = compress(part);

@@ -13,9 +13,9 @@ namespace gpupool::client {
 namespace {
 
 constexpr std::chrono::milliseconds kWatchPause{1};
-constexpr int kWatchShare = 10;               // comparing takes at most a tenth of a core
-constexpr std::size_t kPartBytes = 1u << 20;  // compared in one go, with the lock held
-constexpr std::size_t kCopyAlignment = 64;    // a copy has the same offset in its cache line as the original
+constexpr int kWatchShare = 10;                   // comparing takes at most a tenth of a core
+constexpr std::size_t kComparedBytes = 1u << 20;  // compared in one go, with the lock held
+constexpr std::size_t kCopyAlignment = 64;        // a copy has the same offset in its cache line as the original
 
 }  // namespace
 
@@ -113,7 +113,7 @@ void HostMirrors::leave_alone(Mirror& mirror) {
 void HostMirrors::compare(Mirror& mirror, codec::SharedBlock part,
                           const std::function<void(std::span<const std::byte>)>& emit) {
     if (mirror.owner == Owner::application) {
-        copy_.resize(kPartBytes + 2 * kCopyAlignment);
+        copy_.resize(kComparedBytes + 2 * kCopyAlignment);
         const auto shift = [](const std::byte* at) { return reinterpret_cast<std::uint64_t>(at) % kCopyAlignment; };
         std::byte* const copy = copy_.data() + (kCopyAlignment - shift(copy_.data())) + shift(part.memory);
         if (!read_own_memory({copy, part.bytes}, part.memory)) {
@@ -153,7 +153,7 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
         }
     }
     for (const std::uint64_t base : bases) {
-        for (std::uint64_t offset = 0;; offset += kPartBytes) {
+        for (std::uint64_t offset = 0;; offset += kComparedBytes) {
             {
                 const Lock lock(mutex_);
                 const auto it = mirrors_.find(base);
@@ -165,7 +165,7 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
                 part.address += offset;
                 part.memory += offset;
                 part.baseline += offset;
-                part.bytes = std::min<std::size_t>(kPartBytes, mirror->block.bytes - offset);
+                part.bytes = std::min<std::size_t>(kComparedBytes, mirror->block.bytes - offset);
                 compare(*mirror, part, [&](std::span<const std::byte> record) {
                     records.insert(records.end(), record.begin(), record.end());
                     ends.push_back(records.size());

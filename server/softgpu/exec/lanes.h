@@ -20,6 +20,13 @@
 #define GPUPOOL_SOFTGPU_ISA ops_base
 #endif
 
+// Before a loop: its iterations are independent, so the compiler may vectorise it.
+#ifdef __clang__
+#define GPUPOOL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define GPUPOOL_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
 
 using u8 = std::uint8_t;
@@ -57,7 +64,7 @@ constexpr Slot slot_of() {
 template <class F>
 [[gnu::always_inline]] inline void each_lane(std::uint32_t exec, F f) {
     if (exec == kAllLanes) {
-#pragma GCC ivdep
+        GPUPOOL_INDEPENDENT
         for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
             f(lane);
         }

@@ -98,7 +98,7 @@ inline bool resolve_flat(Warp& w, const Inst& i, std::uint32_t size_bytes, LaneP
     if (w.exec == kAllLanes && a != nullptr) {
         // Signed, since vector comparisons are. An address of 2^63 or more becomes the lowest, which is in no range.
         std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = std::numeric_limits<std::int64_t>::min();
-#pragma GCC ivdep
+        GPUPOOL_INDEPENDENT
         for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
             const std::uint64_t address = a[lane] + i.imm;
             pointers[lane] = address;
