@@ -6,8 +6,8 @@ output must equal that file, which the program wrote on a real GPU.
 
 With --interpreter PYTHON it is a script, which runs as users run one: `gpupool run -- PYTHON SCRIPT`.
 
-With --sections the program lists its sections (--list) and runs them in one process. If that fails, each section runs by
-itself as well, to show which of them fail. The sections in not-yet.txt are skipped, and reported as such.
+With --sections the program lists its sections (--list) and runs them in one process. If that fails, each section runs
+by itself as well, to show which of them fail. The sections in not-yet.txt are skipped, and reported as such.
 """
 
 import sys

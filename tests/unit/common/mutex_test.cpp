@@ -40,7 +40,7 @@ TEST(Mutex, KeepsThreadsApart) {
 TEST(Mutex, IsTriedWithoutWaiting) {
     AdaptiveMutex mutex;
     if (!mutex.try_lock()) {
-        FAIL() << "nobody has locked it";
+        FAIL() << "no thread has locked it";
     }
     std::thread([&] {
         if (mutex.try_lock()) {
