@@ -1,11 +1,10 @@
 # Flags for everything that gpupool builds, and helpers:
-#   gpupool_library(name SOURCES...)        a static library
+#   gpupool_library(name SOURCES...)        a static library; GPUPOOL_UNITY of its files are compiled as one
 #   gpupool_test(name SOURCES ... LINKS ... [SHARDS n | CASES] [TIMEOUT seconds] [LABEL threads|long])
 #                                           a GoogleTest executable. ctest runs it as one test; with SHARDS as n tests
-#                                           that share its cases; with CASES each case as a test, for cases that start
-#                                           processes. "threads": also run under ThreadSanitizer; "long": run only by
+#                                           that share its cases; with CASES each case as a test, for cases that each
+#                                           start a server. "threads": also run under ThreadSanitizer; "long": run only by
 #                                           scripts/test --long
-#   gpupool_unite(name)                     compiles GPUPOOL_UNITY files of the target as one, as gpupool_library does
 #   gpupool_precompile(name PRIVATE headers... | REUSE_FROM target)
 #                                           precompiles headers that many files of a target include. Only with
 #                                           GPUPOOL_PRECOMPILE (presets debug and tsan): the release build shows that
@@ -150,15 +149,11 @@ function(gpupool_precompile name)
   endif()
 endfunction()
 
-function(gpupool_unite name)
+function(gpupool_library name)
+  add_library(${name} STATIC ${ARGN})
   if(GPUPOOL_UNITY)
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${GPUPOOL_UNITY})
   endif()
-endfunction()
-
-function(gpupool_library name)
-  add_library(${name} STATIC ${ARGN})
-  gpupool_unite(${name})
   target_link_libraries(${name} PUBLIC gpupool_flags)
 endfunction()
 

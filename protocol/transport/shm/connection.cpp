@@ -146,7 +146,7 @@ Status ShmConnection::send(std::span<const ConstBuffer> buffers) {
     }
     for (auto buffer : buffers) {
         while (!buffer.empty()) {
-            auto sent = send_part(buffer);
+            const auto sent = send_part(buffer);
             if (!sent) {
                 return sent.error();
             }

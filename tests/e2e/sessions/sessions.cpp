@@ -225,14 +225,19 @@ struct LeftServer {
 };
 LeftServer left_server;
 
+// A new session works, and when it has ended only `count` sessions are left.
+void expect_left(const Daemon& daemon, std::size_t count) {
+    Program visitor(daemon, {std::string(TEST_PROGRAMS) + "/vector_add"});
+    EXPECT_TRUE(visitor.succeeds());
+    daemon.sessions(count);
+    EXPECT_TRUE(eventually([&] { return daemon.children() == count; }, milliseconds(2000)));
+}
+
 void end_server(std::unique_ptr<Daemon> daemon, std::unique_ptr<Program> bystander) {
     bystander->end_input();  // after which it checks more results
     EXPECT_TRUE(bystander->succeeds());
     EXPECT_GT(bystander->number("rounds", milliseconds(0)), 3);
-    Program visitor(*daemon, {std::string(TEST_PROGRAMS) + "/vector_add"});
-    EXPECT_TRUE(visitor.succeeds());
-    daemon->sessions(0);
-    EXPECT_TRUE(eventually([&] { return daemon->children() == 0; }, milliseconds(2000)));
+    expect_left(*daemon, 0);
 }
 
 void end_left_server() {
@@ -269,8 +274,7 @@ void SessionTest::TearDown() {
             end_server(std::move(daemon_), std::move(bystander_));
         } else {
             EXPECT_TRUE(bystander_->checks_again());
-            daemon_->sessions(1);
-            EXPECT_TRUE(eventually([&] { return daemon_->children() == 1; }, milliseconds(2000)));
+            expect_left(*daemon_, 1);
             left_server = {settings_, std::move(daemon_), std::move(bystander_)};
         }
     }

@@ -70,8 +70,8 @@ std::int64_t now_ms();
 class SessionTest : public ::testing::Test {
   protected:
     void SetUp() override;
-    // Checks that the bystander's results are right, and that nothing of other sessions is left. At the server's end
-    // also checks that a new session works and that the bystander leaves nothing.
+    // Checks that the bystander's results are right, that a new session works, and that nothing of other sessions is
+    // left. At the server's end also checks that the bystander leaves nothing.
     void TearDown() override;
     // Stops the program, in the mode `steady`, and lets it continue: its session stays.
     void expect_session_survives_stop(Program& program);

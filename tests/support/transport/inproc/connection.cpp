@@ -18,7 +18,7 @@ class Pipe {
         std::unique_lock lock(mutex_);
         while (!data.empty()) {
             writable_.wait(lock, [&] { return used_ < capacity_ || writer_gone_ || reader_gone_; });
-            auto taken = take(data);
+            const auto taken = take(data);
             if (!taken) {
                 return taken.error();
             }
