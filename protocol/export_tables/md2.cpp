@@ -6,7 +6,7 @@
 namespace gpupool::client::export_tables {
 namespace {
 
-// RFC 1319, section 3.2: a permutation made of the digits of pi.
+// MD2's substitution table (RFC 1319, section 3.2).
 constexpr std::uint8_t kSubstitution[256] = {
     41,  46,  67,  201, 162, 216, 124, 1,   61,  54,  84,  161, 236, 240, 6,   19,  98,  167, 5,   243, 192, 199,
     115, 140, 152, 147, 43,  217, 188, 76,  130, 202, 30,  155, 87,  60,  253, 212, 224, 22,  103, 66,  111, 24,

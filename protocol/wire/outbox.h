@@ -119,7 +119,8 @@ class Outbox {
     // data by reference is released.
     void batch_done(bool delivered, bool drop_transfers, ReleasedFrames& released);
 
-    // The peer has received everything up to `sequence`. False if that is impossible.
+    // The peer has received all frames up to and including `sequence`: releases them. False if that frame was never
+    // sent.
     [[nodiscard]] bool acknowledge(std::uint64_t sequence, ReleasedFrames& released);
 
     // Continues sending after the last acknowledged frame. Only when no batch is being sent.

@@ -1,5 +1,7 @@
 // Contexts: the primary one (state, flags, retain, release, reset), created ones, each thread's stack, limits, and the
 // remains of a destroyed context.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -7,6 +9,8 @@
 
 #include "tests/gpu/driver.h"
 #include "tests/gpu/images.h"
+#include "tests/gpu/latch.h"
+#include "tests/support/waiting.h"
 
 using namespace gpupool::programs;
 
@@ -204,18 +208,6 @@ void one_after_another(CUdevice device) {
     }
 }
 
-struct Held {
-    std::atomic<bool> let_go{false}, over{false};
-};
-
-void hold(void* held) {
-    Held& of = *static_cast<Held*>(held);
-    for (int i = 0; i < 20'000 && !of.let_go; ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    of.over = true;
-}
-
 // Waiting for one context completes no other context's streams, and no later work.
 void waiting_for_one_of_two(CUdevice device) {
     const CUcontext idle = create(device), busy = create(device);
@@ -225,10 +217,10 @@ void waiting_for_one_of_two(CUdevice device) {
     DRIVER_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     for (int round = 0; round < 2; round++) {
-        Held held;
+        Latch held;
         DRIVER_OK(cuStreamSynchronize(stream));
         DRIVER_OK(cuCtxSynchronize());
-        DRIVER_OK(cuLaunchHostFunc(stream, hold, &held));
+        DRIVER_OK(cuLaunchHostFunc(stream, Latch::wait, &held));
         DRIVER_OK(cuEventRecord(event, stream));
         DRIVER_OK(cuCtxSetCurrent(idle));
         for (int i = 0; i < 2; i++) {
@@ -242,9 +234,9 @@ void waiting_for_one_of_two(CUdevice device) {
         DRIVER_OK(cuStreamSynchronize(other));
         check_result(cuStreamQuery(other), CUDA_SUCCESS, "another stream of the busy context");
         check_result(cuStreamQuery(stream), CUDA_ERROR_NOT_READY, "the held one still");
-        held.let_go = true;
+        held.open();
         DRIVER_OK(round == 0 ? cuEventSynchronize(event) : cuStreamSynchronize(stream));
-        check(held.over, "it has been waited for");
+        check(held.over() && !held.late(), "it has been waited for");
         DRIVER_OK(cuEventSynchronize(event));
         DRIVER_OK(cuStreamSynchronize(stream));
         DRIVER_OK(cuStreamSynchronize(stream));
@@ -270,16 +262,17 @@ void freed_while_another_reads(CUdevice device) {
     DRIVER_OK(cuMemsetD8(from, 1, bytes));
     DRIVER_OK(cuCtxSynchronize());
     DRIVER_OK(cuCtxSetCurrent(reader));
-    Held held;
-    DRIVER_OK(cuLaunchHostFunc(stream, hold, &held));
+    Latch held;
+    DRIVER_OK(cuLaunchHostFunc(stream, Latch::wait, &held));
     DRIVER_OK(cuMemcpyDtoDAsync(to, from, bytes, stream));
-    std::thread later([&] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(200));
-        held.let_go = true;
+    // Opened once the free waits, if it does. A driver may spin instead of sleeping, hence the timeout.
+    std::thread later([&, caller = ::gettid()] {
+        (void)gpupool::test::wait_until_blocked(caller, std::chrono::milliseconds(200));
+        held.open();
     });
     DRIVER_OK(cuCtxSetCurrent(owner));
     DRIVER_OK(cuMemFree(from));
-    note("freed %s", held.let_go ? "when the copy could be made" : "at once");
+    note("freed %s", held.over() ? "when the copy could be made" : "at once");
     DRIVER_OK(cuMemAlloc(&next, bytes));
     DRIVER_OK(cuMemsetD8(next, 2, bytes));
     DRIVER_OK(cuCtxSynchronize());
@@ -320,15 +313,11 @@ void freed_beside_a_peer(CUdevice device) {
         DRIVER_OK(cuCtxSetCurrent(owner));
         DRIVER_OK(cuMemAlloc(&block, 4096));
         DRIVER_OK(cuCtxSetCurrent(peer));
-        Held held;
-        DRIVER_OK(cuLaunchHostFunc(stream, hold, &held));
-        std::thread later([&] {
-            std::this_thread::sleep_for(std::chrono::milliseconds(200));
-            held.let_go = true;
-        });
+        Latch held;
+        DRIVER_OK(cuLaunchHostFunc(stream, Latch::wait, &held));
         check_result(cuMemFree(block), CUDA_SUCCESS, "memory of the one device is freed while the other works");
-        check(!held.let_go, "%s peer access the free does not wait", with_access ? "with" : "without");
-        later.join();
+        check(!held.over(), "%s peer access the free does not wait", with_access ? "with" : "without");
+        held.open();
         DRIVER_OK(cuStreamSynchronize(stream));
     }
     DRIVER_OK(cuStreamDestroy(stream));

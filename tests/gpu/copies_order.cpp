@@ -21,7 +21,8 @@ struct Fill {
     const std::atomic<bool>* go = nullptr;  // starts only when this is set
 };
 
-// Late, so that a copy that does not wait reads the old content.
+// Late, so that a copy that does not wait reads the old content. By the clock, because a driver may spin while it
+// waits: the function cannot see that the caller waits.
 void CUDA_CB fill_slowly(void* data) {
     const Fill& fill = *static_cast<const Fill*>(data);
     if (fill.go != nullptr) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <semaphore>
 #include <set>
 #include <thread>
 
@@ -321,13 +322,13 @@ void polled_beside_legacy(const Words& words, const Kernels& kernels) {
     check_result(cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY, "the legacy stream, beside a busy blocking stream");
     DRIVER_OK(kernels.wait(nullptr, words));
     check_result(cuStreamQuery(blocking), CUDA_ERROR_NOT_READY, "a kernel waits");
-    std::atomic<bool> waited{false};
+    std::binary_semaphore waited{0};
     CUcontext context = nullptr;
     DRIVER_OK(cuCtxGetCurrent(&context));
     std::thread waiting([&] {
         DRIVER_OK(cuCtxSetCurrent(context));
         DRIVER_OK(cuStreamSynchronize(blocking));
-        waited = true;
+        waited.release();
     });
     DRIVER_OK(launch(kernels.store, 1, 1, releasing, own_flag, 1u));
     CUresult ready = CUDA_ERROR_NOT_READY;
@@ -336,10 +337,7 @@ void polled_beside_legacy(const Words& words, const Kernels& kernels) {
         ready = cuStreamQuery(blocking);
     }
     check_result(ready, CUDA_SUCCESS, "it was released, and its stream is ready");
-    for (int i = 0; i < 5000 && !waited; i++) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    check(waited, "a wait for that stream waited for nothing else");
+    check(waited.try_acquire_for(std::chrono::seconds(5)), "a wait for that stream waited for nothing else");
     check_result(cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY, "the legacy stream is not");
     DRIVER_OK(kernels.release(releasing, words));
     waiting.join();
@@ -494,7 +492,7 @@ void CUDA_CB host_function(void* data) {
     HostLog& log = *entry->log;
     const int inside = log.inside.fetch_add(1) + 1;
     log.most_inside = std::max(log.most_inside.load(), inside);
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // so that functions that overlap are seen to
     const int slot = log.count.fetch_add(1);
     if (slot < 64) {
         log.order[slot] = entry->id;

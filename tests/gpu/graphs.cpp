@@ -205,6 +205,11 @@ void updates(const GraphWork& work, const Device& device) {
     DRIVER_OK(cuGraphExecDestroy(executable));
 }
 
+// Ends by itself: a forwarded change of an executable graph may wait for the launches before it.
+void CUDA_CB sleep_briefly(void*) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
 // A launch runs the graph as it was at the launch, even if the launch has to wait in its stream.
 void updates_behind_waiting_launches(const GraphWork& work) {
     CUgraph graph = nullptr;
@@ -221,8 +226,7 @@ void updates_behind_waiting_launches(const GraphWork& work) {
     DRIVER_OK(cuCtxSynchronize());
 
     const auto launch_behind_a_wait = [&] {
-        DRIVER_OK(cuLaunchHostFunc(
-            work.stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
+        DRIVER_OK(cuLaunchHostFunc(work.stream, sleep_briefly, nullptr));
         DRIVER_OK(cuMemcpyHtoDAsync(work.device, work.host_in, sizeof(unsigned), work.stream));
         DRIVER_OK(cuGraphLaunch(executable, work.stream));
     };
@@ -260,8 +264,7 @@ void changes_in_turn(const GraphWork& work) {
     DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::kWords));
     DRIVER_OK(cuCtxSynchronize());
     DRIVER_OK(cuGraphNodeSetEnabled(executable, idle, 0));
-    DRIVER_OK(cuLaunchHostFunc(
-        work.stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
+    DRIVER_OK(cuLaunchHostFunc(work.stream, sleep_briefly, nullptr));
     work.fill_host(0);
     DRIVER_OK(cuMemcpyHtoDAsync(work.device, work.host_in, sizeof(unsigned), work.stream));
     unsigned expected = 1;

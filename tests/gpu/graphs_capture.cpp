@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "tests/gpu/graphs.h"
+#include "tests/gpu/latch.h"
 
 namespace gpupool::programs {
 
@@ -95,7 +96,7 @@ void capture_behind_work(const GraphWork& work) {
         DRIVER_OK(cuLaunchHostFunc(
             joins ? joining : work.stream,
             [](void* data) {
-                std::this_thread::sleep_for(std::chrono::milliseconds(30));
+                std::this_thread::sleep_for(std::chrono::milliseconds(30));  // a free that does not wait is sooner
                 *static_cast<std::atomic<bool>*>(data) = true;
             },
             &done));
@@ -131,8 +132,8 @@ void capture_destroyed(const GraphWork& work) {
     DRIVER_OK(cuMemsetD32(work.device, 1, GraphWork::kWords));
     DRIVER_OK(cuCtxSynchronize());
     work.host_out[0] = 0;
-    DRIVER_OK(cuLaunchHostFunc(
-        gone, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); }, nullptr));
+    Latch latch;
+    DRIVER_OK(cuLaunchHostFunc(gone, Latch::wait, &latch));
     DRIVER_OK(add_on(work, gone, 6));
     DRIVER_OK(cuMemcpyDtoHAsync(work.host_out, work.device, GraphWork::kBytes, gone));
     DRIVER_OK(cuStreamBeginCapture(gone, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -141,6 +142,7 @@ void capture_destroyed(const GraphWork& work) {
     DRIVER_OK(cuStreamWaitEvent(joining, event, 0));
     check_result(cuStreamDestroy(gone), CUDA_SUCCESS, "a stream that captures is destroyed");
     check(status_of(joining) == CU_STREAM_CAPTURE_STATUS_NONE, "which ends its capture");
+    latch.open();
     DRIVER_OK(cuLaunchHostFunc(
         joining, [](void*) {}, nullptr));
     check_result(cuCtxSynchronize(), CUDA_SUCCESS, "waiting for the context");

@@ -63,7 +63,8 @@ class Streams {
             DRIVER_OK(launch(spin_, 1, 1, waiting_[i], words_, words_ + 4, kSpinLimit));
             fill(waiting_[i], i + 1);
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // time for everything issuable to be issued
+        // Time for everything issuable to be issued, which no call reports.
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
         work();
         for (CUstream stream : waiting_) {
             check_result(cuStreamQuery(stream), CUDA_ERROR_NOT_READY, "a stream that waits");

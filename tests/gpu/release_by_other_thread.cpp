@@ -7,6 +7,7 @@
 
 #include "tests/gpu/driver.h"
 #include "tests/gpu/images.h"
+#include "tests/support/waiting.h"
 
 using namespace gpupool::programs;
 
@@ -53,12 +54,13 @@ class Release {
             device_.use();
             DRIVER_OK(launch(spin_, 1, 1, waiting_, flag(), outcome(), kSpinLimit));
             launched.store(true);
+            launched.notify_all();
             DRIVER_OK(cuStreamSynchronize(waiting_));
             came_back.store(true);
         });
         std::thread filler([&] {
             device_.use();
-            wait_for([&] { return launched.load(); });
+            launched.wait(false);
             for (unsigned i = 0; i < queued; i++) {
                 DRIVER_OK(launch(add_, 1, 1, waiting_, counter(), 1u, 1u));
                 filled.fetch_add(1);
@@ -66,7 +68,8 @@ class Release {
         });
         std::thread releaser([&] {
             device_.use();
-            wait_for([&] { return launched.load() && has_settled(filled, queued); });
+            launched.wait(false);
+            check(gpupool::test::eventually([&] { return has_settled(filled, queued); }), "%s: the queue is full", how);
             check(!came_back.load(), "%s: the stream waits", how);
             DRIVER_OK(set_flag());
             DRIVER_OK(cuStreamSynchronize(releasing_));
@@ -82,14 +85,8 @@ class Release {
     }
 
   private:
-    template <class Condition>
-    static void wait_for(Condition condition) {
-        while (!condition()) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
-    }
-
-    // True when the filler has queued everything, or has made no progress for a while, which means that it is blocked.
+    // True when the filler has queued everything, or has made no progress for a while, which means that it is blocked:
+    // a driver may spin meanwhile, so the thread's state does not show it.
     static bool has_settled(const std::atomic<unsigned>& filled, unsigned queued) {
         const unsigned before = filled.load();
         if (before == queued) {

@@ -16,6 +16,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// Its end and the pace of the threads beside it are set by the clock: a driver may spin while its calls wait, and may
+// let other threads' calls wait as well, so neither shows that a call has begun to wait.
 struct Function {
     milliseconds takes;
     std::atomic<unsigned> ended{0};

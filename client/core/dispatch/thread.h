@@ -92,7 +92,7 @@ void lose_all_replies();
 // For a forked child, in which only the calling thread exists.
 void reset_threads_after_fork();
 
-// During its lifetime, NULL means the calling thread's own default stream.
+// While it lives, the stream NULL means the calling thread's default stream: for the `_ptsz` and `_ptds` entry points.
 class PerThreadDefault {
   public:
     PerThreadDefault() : thread_(this_thread()), before_(thread_.per_thread_default) {

@@ -38,7 +38,7 @@ wire::Limits channel_limits() {
 constexpr std::chrono::seconds kDriverStart{30};
 constexpr std::size_t kMaxOutputBytes = 64u << 20;
 
-// Pauses between attempts to connect to a full server.
+// The pause between two attempts to connect to a full server doubles from the first value to the second.
 constexpr std::chrono::milliseconds kFirstPause{200}, kLongestPause{2000};
 
 }  // namespace

@@ -59,7 +59,7 @@ void run_from_pred(Warp& w, const Inst& i) {
     each_lane(w.exec, [=](std::uint32_t l) { d[l] = (p >> l & 1) != 0 ? yes : T{0}; });
 }
 
-// For pairs: imm in the halves whose predicates (a: low, b: high) are true.
+// Packed 16-bit pairs: imm in each half whose predicate is true (a for the low half, b for the high one), else 0.
 void run_pair_from_preds(Warp& w, const Inst& i) {
     auto* d = w.reg<std::uint32_t>(i.d);
     const std::uint32_t low = w.pred(i.a), high = w.pred(i.b);

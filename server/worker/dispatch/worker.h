@@ -86,8 +86,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     Error run(std::unique_ptr<transport::Connection> connection);
     // Ends the session from any thread.
     void stop(const std::string& why);
-    // Adds a connection that carries bulk data only. Called by one thread at a time, from construction on. A connection
-    // that cannot be added is dropped; the session goes on without it.
+    // Adds a connection that carries bulk data only, also before run(). Called by one thread at a time. A connection
+    // that cannot be added is closed; the session goes on without it.
     void add_lane(std::size_t index, std::unique_ptr<transport::Connection> connection);
 
     // ---- for the handlers; on the dispatcher's thread only

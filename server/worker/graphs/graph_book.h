@@ -22,7 +22,8 @@ struct GraphBook {
     // How many nodes were added to each of the driver's graphs, nodes of child graphs included.
     std::unordered_map<CUgraph, std::uint64_t> added_nodes;
     std::uint64_t all_added_nodes = 0;
-    // Graphs that were counted and found full, until a node is destroyed. Counting walks the whole graph.
+    // Graphs that have all the nodes that the limits allow. Emptied when a node is destroyed. Saves counting them
+    // again, which walks the whole graph.
     std::unordered_set<CUgraph> full;
     // Graphs with an addition that the driver refused and whose caller did not wait: the graph is not what the program
     // made.

@@ -60,7 +60,8 @@ class HostMirrors {
 
     // Applies what the client has written. False if the record is malformed.
     bool write(std::span<const std::byte> record);
-    // Sends the GPU's changes since the last comparison, after those that watch() has found and not sent yet.
+    // Compares the mirrors with their baselines and sends what the GPU has changed, after the changes that watch() has
+    // found and not sent yet.
     void collect(const Send& send);
     // The same at intervals, for programs that poll their memory; true if anything had changed. `settle()` runs before
     // the changes are sent and may call collect(), so that a later value never goes before an earlier one.

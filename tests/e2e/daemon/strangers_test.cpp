@@ -15,6 +15,7 @@
 #include "protocol/transport/shm/local_socket.h"
 #include "server/supervision/message_socket.h"
 #include "tests/e2e/daemon/harness.h"
+#include "tests/support/text.h"
 
 namespace gpupool::test {
 namespace {
@@ -231,13 +232,8 @@ TEST_F(Strangers, UnreadRefusalsDoNotStopAccepting) {
     // all of them, so none takes a place later.
     ASSERT_TRUE(eventually([&] {
         const std::string log = daemon_->log();
-        std::size_t answered = 0;
-        for (const std::string_view end : {": dropped, it has sent nothing", ": refused"}) {
-            for (auto at = log.find(end); at != std::string::npos; at = log.find(end, at + 1)) {
-                ++answered;
-            }
-        }
-        return answered == neighbours.size();
+        return test::count_of(": dropped, it has sent nothing", log) + test::count_of(": refused", log) ==
+               neighbours.size();
     }));
     // The daemon still accepts connections.
     ASSERT_TRUE(eventually([&] { return daemon_->status().ok(); }, milliseconds(4000)));

@@ -20,6 +20,7 @@
 #include "tests/e2e/sessions/hostile_client.h"
 #include "tests/e2e/sessions/proxy.h"
 #include "tests/e2e/sessions/sessions.h"
+#include "tests/support/text.h"
 
 namespace gpupool::test {
 namespace {
@@ -106,14 +107,6 @@ FaultyProxy::Changes both_ways(const std::function<void(Knowledge&)>& edit) {
             [edit](Payload& welcome) { make_server_other(welcome, edit); }};
 }
 
-std::size_t count(const std::string& text, const std::string& part) {
-    std::size_t found = 0;
-    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) {
-        ++found;
-    }
-    return found;
-}
-
 // A refusal's text about two versions and the calls and notices that they do not agree on.
 std::string disagreement(const char* client, const char* server, const char* calls) {
     return fmt::format(
@@ -131,7 +124,7 @@ class Versions : public SessionTest {
         EXPECT_NE(program.wait(), 0);
         EXPECT_TRUE(program.output().starts_with("failed:cuInit 100\n")) << program.output();
         std::string message = program.errors();
-        EXPECT_EQ(count(message, "\n"), 1u) << message;
+        EXPECT_EQ(test::count_of("\n", message), 1u) << message;
         EXPECT_TRUE(eventually([&] { return others().empty(); })) << "no session may remain";
         return message;
     }
@@ -173,7 +166,7 @@ TEST_F(Versions, UnknownCallsAreRefusedByName) {
           "cuCtxGetLimit is not supported in this session: different layout",
           "gpLinkCreate is not supported in this session: unknown to the server",
           "cuMemGetAllocationGranularity is not supported in this session: different behaviour"}) {
-        EXPECT_EQ(count(text, line_of_call + versions), 1u) << line_of_call << '\n' << text;
+        EXPECT_EQ(test::count_of(line_of_call + versions, text), 1u) << line_of_call << '\n' << text;
     }
     const auto has = [](const std::string& where, const std::string& what) {
         EXPECT_NE(where.find(what), std::string::npos) << what << '\n' << where;

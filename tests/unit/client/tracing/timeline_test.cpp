@@ -12,6 +12,7 @@
 #include <string>
 
 #include "client/core/tracing/server_trace.h"
+#include "tests/support/text.h"
 
 namespace gpupool::client {
 namespace {
@@ -27,13 +28,6 @@ class TimelineFile : public ::testing::Test {
         return out.str();
     }
     void put(const std::string& content) const { std::ofstream(path_) << content; }
-    static std::size_t count(const std::string& in, const std::string& what) {
-        std::size_t found = 0;
-        for (std::size_t at = in.find(what); at != std::string::npos; at = in.find(what, at + 1)) {
-            ++found;
-        }
-        return found;
-    }
     std::unique_ptr<Timeline> open(std::uint64_t max_events = 100) {
         auto file = Timeline::open(path_);
         EXPECT_TRUE(file) << file.error().message;
@@ -59,7 +53,7 @@ TEST_F(TimelineFile, EventsBeyondTheLimitAreCountedAndReportedMissing) {
     }
     EXPECT_EQ(timeline->dropped(), 2);
     timeline->finish(30, {});
-    EXPECT_EQ(count(text(), "\"ph\":\"X\""), 3);
+    EXPECT_EQ(test::count_of("\"ph\":\"X\"", text()), 3);
     EXPECT_NE(text().find("2 events beyond the limit of 3"), std::string::npos) << text();
 }
 
@@ -70,7 +64,7 @@ TEST_F(TimelineFile, MemoryIsBoundedByTheBuffer) {
     }
     EXPECT_GE(text().size() + Timeline::kBufferBytes, 2000 * 60);  // the part that exceeds the buffer is in the file
     timeline->flush();
-    EXPECT_EQ(count(text(), "\"ph\":\"X\""), 2000);
+    EXPECT_EQ(test::count_of("\"ph\":\"X\"", text()), 2000);
 }
 
 TEST_F(TimelineFile, ClosedFileIsContinuedAndForeignFileIsKept) {

@@ -93,7 +93,8 @@ TEST(PreparedContext, IsReleasedWhenTheSessionMakesNone) {
     EXPECT_EQ(released.count(), 1u);
 }
 
-// A session with a prepared context creates another one.
+// The program creates a context that the prepared one cannot stand for: the worker makes it with `create` and releases
+// the prepared context, once.
 void create_another(CUresult (*create)(CUcontext*, unsigned, CUdevice)) {
     created.reset();
     released.reset();
