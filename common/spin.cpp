@@ -70,9 +70,7 @@ void Contention::note(TimePoint now) noexcept {
     if (at < over || matters_ == Matters::no) {
         return;  // another thread noted the same contention
     }
-    constexpr auto ticks = [](std::chrono::milliseconds time) {
-        return std::chrono::steady_clock::duration(time).count();
-    };
+    const auto ticks = [](std::chrono::milliseconds time) { return std::chrono::steady_clock::duration(time).count(); };
     const Ticks last = pause_.load(std::memory_order_relaxed);
     const bool same = at - over < kSameWithin * last;
     const Ticks next = same ? std::min(2 * last, ticks(kLongest)) : ticks(kShortest);

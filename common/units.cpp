@@ -102,13 +102,13 @@ Result<bool> parse_switch(std::string_view text) {
 }
 
 std::string format_bytes(std::uint64_t bytes) {
-    constexpr std::array names = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    constexpr std::array kNames = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double value = static_cast<double>(bytes);
     std::size_t unit = 0;
-    for (; value >= kKibi && unit + 1 < names.size(); ++unit) {
+    for (; value >= kKibi && unit + 1 < kNames.size(); ++unit) {
         value /= kKibi;
     }
-    return fmt::format("{:.4g} {}", value, names[unit]);
+    return fmt::format("{:.4g} {}", value, kNames[unit]);
 }
 
 }  // namespace gpupool

@@ -31,14 +31,14 @@ std::optional<double> parse(const std::string& text, const Unit (&units)[Count])
 }  // namespace
 
 std::optional<double> seconds(const std::string& text) {
-    constexpr Unit units[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
-    const auto value = parse(text, units);
+    constexpr Unit kUnits[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
+    const auto value = parse(text, kUnits);
     return value && *value <= 10 ? value : std::nullopt;
 }
 
 std::optional<double> bytes_per_s(const std::string& text) {
-    constexpr Unit units[] = {{"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}};
-    const auto value = parse(text, units);
+    constexpr Unit kUnits[] = {{"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}};
+    const auto value = parse(text, kUnits);
     return value && *value > 0 ? value : std::nullopt;
 }
 

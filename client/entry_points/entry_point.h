@@ -23,9 +23,9 @@ CUresult enter(Body body) noexcept {
             return result;
         }
         // A call that a capture forbids changes something, even if the client answers it.
-        constexpr bool only_asks =
+        constexpr bool kOnlyAsks =
             Call::kDelivery == calls::Delivery::local && !calls::has_rule(Call::kRules, calls::Rule::no_capture);
-        if (this_thread().in_host_function && !only_asks) {
+        if (this_thread().in_host_function && !kOnlyAsks) {
             traced.end(CUDA_ERROR_NOT_PERMITTED);
             return CUDA_ERROR_NOT_PERMITTED;
         }

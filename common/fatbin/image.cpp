@@ -158,8 +158,8 @@ Result<std::uint64_t> cubin_bytes(const std::byte* header) {
         std::uint64_t{read_at<std::uint16_t>(header, 0x36)} * read_at<std::uint16_t>(header, 0x38);
     const std::uint64_t section_bytes =
         std::uint64_t{read_at<std::uint16_t>(header, 0x3A)} * read_at<std::uint16_t>(header, 0x3C);
-    constexpr std::byte elf_class_64{2};
-    if (header[4] != elf_class_64) {
+    constexpr std::byte kElfClass64{2};
+    if (header[4] != kElfClass64) {
         return malformed("cubin is not a 64 bit ELF file");
     }
     if (program_offset > kMaxImageBytes || section_offset > kMaxImageBytes) {

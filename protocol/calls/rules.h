@@ -1,7 +1,7 @@
 // What cuda.h does not state about a call: how it is delivered, and what each pointer parameter means.
 //
 // A line of the call table (`table.def`) lists its rules. They are constants that the codec and both ends look up at
-// compile time. A pointer parameter without a rule does not compile.
+// compile time. A pointer parameter without a rule does not compile if the call travels.
 #pragma once
 
 #include <array>

@@ -35,11 +35,11 @@ constexpr const char* why_refused() {
 
 template <class Call>
 constexpr CallInfo info() {
-    constexpr bool internal = Call::kOpcode >= kFirstInternalOpcode;
+    constexpr bool kInternal = Call::kOpcode >= kFirstInternalOpcode;
     static_assert(Call::kDelivery != Delivery::refused || why_refused<Call>() != nullptr, "a refusal needs because()");
     return {Call::kOpcode,
             Call::kName,
-            internal ? std::string_view{} : Call::kBaseName,
+            kInternal ? std::string_view{} : Call::kBaseName,
             Call::kSince,
             Call::kDelivery,
             has_rule(Call::kRules, Rule::composed),
@@ -64,7 +64,7 @@ std::vector<CallInfo> build() {
 #undef GP_CALL
 #undef GP_PER_THREAD
     };
-    static constexpr PerThread per_thread[] = {
+    static constexpr PerThread kPerThread[] = {
 #define GP_CALL(...)
 #define GP_PER_THREAD(symbol, suffix, since, params) {#symbol, #suffix, since},
 #include "protocol/calls/internal.def"
@@ -72,7 +72,7 @@ std::vector<CallInfo> build() {
 #undef GP_CALL
 #undef GP_PER_THREAD
     };
-    for (const PerThread& form : per_thread) {
+    for (const PerThread& form : kPerThread) {
         const auto call =
             std::find_if(calls.begin(), calls.end(), [&](const CallInfo& c) { return c.name == form.symbol; });
         if (call != calls.end()) {

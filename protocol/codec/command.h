@@ -26,17 +26,17 @@ namespace gpupool::codec {
 template <class Call, int Index>
 std::size_t parameter_bytes(Arguments arguments) {
     using T = ArgumentOf<Call, Index>;
-    constexpr Shape kind = shape<Call, Index>;
-    if constexpr (kind == Shape::absent) {
+    constexpr Shape kKind = shape<Call, Index>;
+    if constexpr (kKind == Shape::absent) {
         return 0;
-    } else if constexpr (kind == Shape::value) {
+    } else if constexpr (kKind == Shape::value) {
         return aligned(sizeof(T));
-    } else if constexpr (kind == Shape::in || kind == Shape::inout) {
+    } else if constexpr (kKind == Shape::in || kKind == Shape::inout) {
         return 8 + (argument<Call, Index>(arguments) == nullptr ? 0 : aligned(sizeof(PointeeOf<T>)));
-    } else if constexpr (kind == Shape::in_array) {
+    } else if constexpr (kKind == Shape::in_array) {
         const std::size_t count = element_count<Call, Index>(arguments);
         return 8 + (argument<Call, Index>(arguments) == nullptr ? 0 : aligned(count * sizeof(PointeeOf<T>)));
-    } else if constexpr (kind == Shape::text) {
+    } else if constexpr (kKind == Shape::text) {
         const char* text = argument<Call, Index>(arguments);
         return 8 + (text == nullptr ? 0 : aligned(std::strlen(text) + 1));
     } else {
@@ -47,34 +47,34 @@ std::size_t parameter_bytes(Arguments arguments) {
 template <class Call, int Index>
 void write_parameter(Writer& out, Arguments arguments) {
     using T = ArgumentOf<Call, Index>;
-    constexpr Shape kind = shape<Call, Index>;
-    if constexpr (kind == Shape::absent) {
+    constexpr Shape kKind = shape<Call, Index>;
+    if constexpr (kKind == Shape::absent) {
         return;
     } else {
         const T& value = argument<Call, Index>(arguments);
-        if constexpr (kind == Shape::value) {
+        if constexpr (kKind == Shape::value) {
             out.value(value);
-        } else if constexpr (kind == Shape::address) {
+        } else if constexpr (kKind == Shape::address) {
             out.value(reinterpret_cast<std::uint64_t>(value));
-        } else if constexpr (kind == Shape::in || kind == Shape::inout) {
+        } else if constexpr (kKind == Shape::in || kKind == Shape::inout) {
             static_assert(StructTraits<PointeeOf<T>>::listed, "list the struct in struct_traits.h");
             out.value(std::uint64_t{value != nullptr});
             if (value != nullptr) {
                 out.bytes(value, sizeof(PointeeOf<T>));
             }
-        } else if constexpr (kind == Shape::in_array) {
+        } else if constexpr (kKind == Shape::in_array) {
             const std::size_t count = element_count<Call, Index>(arguments);
             out.value(value == nullptr ? std::uint64_t{0} : std::uint64_t{count + 1});
             if (value != nullptr) {
                 out.bytes(value, count * sizeof(PointeeOf<T>));
             }
-        } else if constexpr (kind == Shape::text) {
+        } else if constexpr (kKind == Shape::text) {
             const std::size_t length = value == nullptr ? 0 : std::strlen(value);
             out.value(value == nullptr ? std::uint64_t{0} : std::uint64_t{length + 1});
             if (value != nullptr) {
                 out.bytes(value, length + 1);
             }
-        } else if constexpr (kind == Shape::creates) {
+        } else if constexpr (kKind == Shape::creates) {
             out.value(value == nullptr ? std::uint64_t{0} : to_wire(*value));
         } else {
             out.value(std::uint64_t{value != nullptr});

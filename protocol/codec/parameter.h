@@ -39,17 +39,17 @@ inline constexpr bool is_data_pointer = std::is_pointer_v<T> && !is_handle<T>;
 template <class Call, int Index>
 constexpr Shape shape_of() {
     using T = ArgumentOf<Call, Index>;
-    constexpr Rule rule = rule_at<Call, Index>.rule;
-    if constexpr (rule == Rule::local) {
+    constexpr Rule kRule = rule_at<Call, Index>.rule;
+    if constexpr (kRule == Rule::local) {
         return Shape::absent;
-    } else if constexpr (rule == Rule::address) {
+    } else if constexpr (kRule == Rule::address) {
         return Shape::address;
     } else if constexpr (!is_data_pointer<T>) {
-        static_assert(rule == Rule::none || rule == Rule::destroys, "a value takes no rule but destroys()");
+        static_assert(kRule == Rule::none || kRule == Rule::destroys, "a value takes no rule but destroys()");
         return Shape::value;
     } else {
-        static_assert(rule != Rule::none, "a pointer parameter needs a rule");
-        switch (rule) {
+        static_assert(kRule != Rule::none, "a pointer parameter needs a rule");
+        switch (kRule) {
             case Rule::in: return Shape::in;
             case Rule::out: return Shape::out;
             case Rule::inout: return Shape::inout;
@@ -94,22 +94,22 @@ const ArgumentOf<Call, Index>& argument(Arguments arguments) {
 // a null pointer.
 template <class Call, int Index>
 std::size_t element_count(Arguments arguments) {
-    constexpr RuleEntry entry = rule_at<Call, Index>;
-    if constexpr (entry.count_parameter < 0) {
-        return entry.count;
+    constexpr RuleEntry kEntry = rule_at<Call, Index>;
+    if constexpr (kEntry.count_parameter < 0) {
+        return kEntry.count;
     } else {
-        const auto& count = argument<Call, entry.count_parameter>(arguments);
+        const auto& count = argument<Call, kEntry.count_parameter>(arguments);
         std::size_t n = 0;
         if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(count)>>) {
             n = count == nullptr ? 0 : static_cast<std::size_t>(*count);
         } else {
             n = static_cast<std::size_t>(count);
         }
-        constexpr int adjustment = entry.count_adjustment;
-        if (adjustment < 0 && n < static_cast<std::size_t>(-adjustment)) {
+        constexpr int kAdjustment = kEntry.count_adjustment;
+        if (kAdjustment < 0 && n < static_cast<std::size_t>(-kAdjustment)) {
             return 0;
         }
-        return n + static_cast<std::size_t>(static_cast<std::ptrdiff_t>(adjustment));
+        return n + static_cast<std::size_t>(static_cast<std::ptrdiff_t>(kAdjustment));
     }
 }
 

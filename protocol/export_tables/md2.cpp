@@ -67,8 +67,8 @@ Md2Digest Md2::finish() noexcept {
 }
 
 Md2Digest hmac_md2(std::span<const std::uint8_t> key, std::span<const std::uint8_t> message) noexcept {
-    constexpr std::uint8_t inner_pad = 0x36;
-    constexpr std::uint8_t outer_pad = 0x5C;
+    constexpr std::uint8_t kInnerPad = 0x36;
+    constexpr std::uint8_t kOuterPad = 0x5C;
     Md2Digest padded_key{};
     if (key.size() > padded_key.size()) {
         Md2 hashed;
@@ -80,10 +80,10 @@ Md2Digest hmac_md2(std::span<const std::uint8_t> key, std::span<const std::uint8
     Md2Digest inner_key = padded_key;
     Md2Digest outer_key = padded_key;
     for (std::uint8_t& byte : inner_key) {
-        byte ^= inner_pad;
+        byte ^= kInnerPad;
     }
     for (std::uint8_t& byte : outer_key) {
-        byte ^= outer_pad;
+        byte ^= kOuterPad;
     }
     Md2 inner;
     inner.add(inner_key);

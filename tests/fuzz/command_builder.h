@@ -80,8 +80,8 @@ template <class Call, int Index>
 void build_parameter(Input& in, Body& body, std::uint64_t count) {
     using T = calls::ArgumentOf<Call, Index>;
     using codec::Shape;
-    constexpr Shape kind = codec::shape<Call, Index>;
-    if constexpr (kind == Shape::value) {
+    constexpr Shape kKind = codec::shape<Call, Index>;
+    if constexpr (kKind == Shape::value) {
         if constexpr (codec::is_handle<T>) {
             put(body, some_handle(in, codec::handle_kind_of<T>));
         } else {
@@ -90,32 +90,32 @@ void build_parameter(Input& in, Body& body, std::uint64_t count) {
             std::memcpy(static_cast<void*>(&value), &number, std::min(sizeof value, sizeof number));
             put(body, &value, sizeof value);
         }
-    } else if constexpr (kind == Shape::address) {
+    } else if constexpr (kKind == Shape::address) {
         put(body, in.number(8));
-    } else if constexpr (kind == Shape::in || kind == Shape::inout) {
+    } else if constexpr (kKind == Shape::in || kKind == Shape::inout) {
         const bool there = (in.byte() & 15) != 0;
         put(body, std::uint64_t{there});
         if (there) {
             put_object(in, body, sizeof(codec::PointeeOf<T>));
         }
-    } else if constexpr (kind == Shape::in_array) {
-        constexpr calls::RuleEntry rule = calls::rule_at<Call, Index>;
-        std::uint64_t elements = rule.count_parameter < 0 ? rule.count : count;
-        const auto less = static_cast<std::uint64_t>(-rule.count_adjustment);
+    } else if constexpr (kKind == Shape::in_array) {
+        constexpr calls::RuleEntry kRule = calls::rule_at<Call, Index>;
+        std::uint64_t elements = kRule.count_parameter < 0 ? kRule.count : count;
+        const auto less = static_cast<std::uint64_t>(-kRule.count_adjustment);
         elements = elements < less ? 0 : elements - less;
         const bool there = (in.byte() & 15) != 0;
         put(body, there ? elements + 1 : 0);
         if (there) {
             put_object(in, body, elements * sizeof(codec::PointeeOf<T>));
         }
-    } else if constexpr (kind == Shape::text) {
+    } else if constexpr (kKind == Shape::text) {
         char text[8] = "kernel?";
         text[6] = static_cast<char>(in.byte());
         put(body, sizeof text);
         put(body, text, sizeof text);
-    } else if constexpr (kind == Shape::creates) {
+    } else if constexpr (kKind == Shape::creates) {
         put(body, some_handle(in, codec::handle_kind_of<codec::PointeeOf<T>>));
-    } else if constexpr (kind != Shape::absent) {
+    } else if constexpr (kKind != Shape::absent) {
         put(body, std::uint64_t{(in.byte() & 15) != 0});
     }
 }

@@ -27,8 +27,8 @@ Input mutate(const Input& seed, std::mt19937& random) {
     for (unsigned i = 0; i < changes && !input.empty(); ++i) {
         const std::size_t range = random() % 2 == 0 ? std::min(input.size(), kHeaderBytes) : input.size();
         const std::size_t at = random() % range;
-        static constexpr std::uint8_t edges[] = {0x00, 0x01, 0x7F, 0x80, 0xFF};
-        input[at] = random() % 2 == 0 ? edges[random() % std::size(edges)] : static_cast<std::uint8_t>(random());
+        static constexpr std::uint8_t kEdges[] = {0x00, 0x01, 0x7F, 0x80, 0xFF};
+        input[at] = random() % 2 == 0 ? kEdges[random() % std::size(kEdges)] : static_cast<std::uint8_t>(random());
     }
     return input;
 }

@@ -251,20 +251,20 @@ void waiting_for_one_of_two(CUdevice device) {
 
 // Memory that is freed while another context's copy reads it keeps its content until the copy has read it.
 void freed_while_another_reads(CUdevice device) {
-    constexpr size_t bytes = 4096;
+    constexpr size_t kBytes = 4096;
     const CUcontext owner = create(device), reader = create(device);
     CUstream stream = nullptr;
     CUdeviceptr to = 0, from = 0, next = 0;
     DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    DRIVER_OK(cuMemAlloc(&to, bytes));
+    DRIVER_OK(cuMemAlloc(&to, kBytes));
     DRIVER_OK(cuCtxSetCurrent(owner));
-    DRIVER_OK(cuMemAlloc(&from, bytes));
-    DRIVER_OK(cuMemsetD8(from, 1, bytes));
+    DRIVER_OK(cuMemAlloc(&from, kBytes));
+    DRIVER_OK(cuMemsetD8(from, 1, kBytes));
     DRIVER_OK(cuCtxSynchronize());
     DRIVER_OK(cuCtxSetCurrent(reader));
     Latch held;
     DRIVER_OK(cuLaunchHostFunc(stream, Latch::wait, &held));
-    DRIVER_OK(cuMemcpyDtoDAsync(to, from, bytes, stream));
+    DRIVER_OK(cuMemcpyDtoDAsync(to, from, kBytes, stream));
     // Opened once the free waits, if it does. A driver may spin instead of sleeping, hence the timeout.
     std::thread later([&, caller = ::gettid()] {
         (void)gpupool::test::wait_until_blocked(caller, std::chrono::milliseconds(200));
@@ -273,15 +273,15 @@ void freed_while_another_reads(CUdevice device) {
     DRIVER_OK(cuCtxSetCurrent(owner));
     DRIVER_OK(cuMemFree(from));
     note("freed %s", held.over() ? "when the copy could be made" : "at once");
-    DRIVER_OK(cuMemAlloc(&next, bytes));
-    DRIVER_OK(cuMemsetD8(next, 2, bytes));
+    DRIVER_OK(cuMemAlloc(&next, kBytes));
+    DRIVER_OK(cuMemsetD8(next, 2, kBytes));
     DRIVER_OK(cuCtxSynchronize());
     later.join();
     DRIVER_OK(cuCtxSetCurrent(reader));
     DRIVER_OK(cuStreamSynchronize(stream));
-    unsigned char seen[bytes] = {};
-    DRIVER_OK(cuMemcpyDtoH(seen, to, bytes));
-    check(std::count(std::begin(seen), std::end(seen), 1) == static_cast<long>(bytes),
+    unsigned char seen[kBytes] = {};
+    DRIVER_OK(cuMemcpyDtoH(seen, to, kBytes));
+    check(std::count(std::begin(seen), std::end(seen), 1) == static_cast<long>(kBytes),
           "the copy read what was there: %u", seen[0]);
     DRIVER_OK(cuStreamDestroy(stream));
     DRIVER_OK(cuCtxDestroy(reader));

@@ -125,33 +125,33 @@ void zero_sizes() {
 }
 
 void odd_places() {
-    constexpr size_t room = 10'000;
-    const DeviceBlock block(room);
-    const std::vector<uint8_t> source = pattern(room, 9);
-    std::vector<uint8_t> expected(room, 0xcc), back(room);
-    DRIVER_OK(cuMemsetD8(block.address, 0xcc, room));
+    constexpr size_t kRoom = 10'000;
+    const DeviceBlock block(kRoom);
+    const std::vector<uint8_t> source = pattern(kRoom, 9);
+    std::vector<uint8_t> expected(kRoom, 0xcc), back(kRoom);
+    DRIVER_OK(cuMemsetD8(block.address, 0xcc, kRoom));
     const size_t places[][3] = {{1, 3, 1}, {17, 5, 31}, {4093, 7, 1025}, {8191, 2, 1809}};  // to, from, bytes
     for (const auto& [to, from, bytes] : places) {
         DRIVER_OK(cuMemcpyHtoD(block.address + to, source.data() + from, bytes));
         std::copy_n(source.begin() + from, bytes, expected.begin() + to);
     }
-    DRIVER_OK(cuMemcpyDtoH(back.data() + 1, block.address + 1, room - 1));
+    DRIVER_OK(cuMemcpyDtoH(back.data() + 1, block.address + 1, kRoom - 1));
     back[0] = 0xcc;
     check(back == expected, "odd addresses and sizes");
     DRIVER_OK(cuMemcpyDtoD(block.address + 5001, block.address + 4093, 907));
     std::copy_n(expected.begin() + 4093, 907, expected.begin() + 5001);
-    DRIVER_OK(cuMemcpyDtoH(back.data(), block.address, room));
+    DRIVER_OK(cuMemcpyDtoH(back.data(), block.address, kRoom));
     check(back == expected, "odd addresses within one allocation");
 }
 
 // Many sizes around the limits where drivers change their method.
 void sizes() {
-    constexpr size_t most = (1 << 20) + 9;
-    const DeviceBlock block(most);
+    constexpr size_t kMost = (1 << 20) + 9;
+    const DeviceBlock block(kMost);
     CUstream stream = nullptr;
     DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
     int wrong = 0, tried = 0;
-    for (size_t base = 1; base <= most; base *= 4) {
+    for (size_t base = 1; base <= kMost; base *= 4) {
         for (const size_t bytes : {base - 1, base, base + 1, base + 8}) {
             const std::vector<uint8_t> source = pattern(bytes, static_cast<unsigned>(bytes));
             std::vector<uint8_t> back(bytes);
@@ -239,14 +239,14 @@ void memsets() {
 
 // A synchronous copy from pinned memory is complete when it returns, also for a stream that does not wait for it.
 void complete_on_return() {
-    constexpr size_t most = 300'000;
-    const DeviceBlock block(most);
+    constexpr size_t kMost = 300'000;
+    const DeviceBlock block(kMost);
     CUstream stream = nullptr;
     unsigned char *from = nullptr, *back = nullptr;
     DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&from), most));
-    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&back), most));
-    for (const size_t bytes : {size_t{256}, size_t{60'000}, most}) {
+    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&from), kMost));
+    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&back), kMost));
+    for (const size_t bytes : {size_t{256}, size_t{60'000}, kMost}) {
         int stale = 0;
         for (int round = 1; round <= 100; round++) {
             memset(from, round, bytes);

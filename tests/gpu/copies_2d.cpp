@@ -134,10 +134,10 @@ void copy_two_dimensions() {
 }
 
 void memset_two_dimensions() {
-    constexpr size_t width = 30, height = 11;
+    constexpr size_t kWidth = 30, kHeight = 11;
     const auto fill = [](Plane& plane, size_t start, size_t unit, uint32_t value) {
-        for (size_t y = 0; y < height; y++) {
-            for (size_t x = 0; x < width * unit; x++) {
+        for (size_t y = 0; y < kHeight; y++) {
+            for (size_t x = 0; x < kWidth * unit; x++) {
                 plane.host[start + y * plane.pitch + x] = static_cast<uint8_t>(value >> 8 * (x % unit));
             }
         }
@@ -146,14 +146,14 @@ void memset_two_dimensions() {
         const char* form = asynchronous ? "asynchronous" : "synchronous";
         Plane bytes(160, 20, 1), halves(160, 20, 2), words(160, 20, 3);
         if (asynchronous) {
-            DRIVER_OK(cuMemsetD2D8Async(bytes.device + 323, 160, 0xd1, width, height, nullptr));
-            DRIVER_OK(cuMemsetD2D16Async(halves.device + 322, 160, 0xd1d2, width, height, nullptr));
-            DRIVER_OK(cuMemsetD2D32Async(words.device + 324, 160, 0xd1d2d3d4, width, height, nullptr));
+            DRIVER_OK(cuMemsetD2D8Async(bytes.device + 323, 160, 0xd1, kWidth, kHeight, nullptr));
+            DRIVER_OK(cuMemsetD2D16Async(halves.device + 322, 160, 0xd1d2, kWidth, kHeight, nullptr));
+            DRIVER_OK(cuMemsetD2D32Async(words.device + 324, 160, 0xd1d2d3d4, kWidth, kHeight, nullptr));
             DRIVER_OK(cuStreamSynchronize(nullptr));
         } else {
-            DRIVER_OK(cuMemsetD2D8(bytes.device + 323, 160, 0xd1, width, height));
-            DRIVER_OK(cuMemsetD2D16(halves.device + 322, 160, 0xd1d2, width, height));
-            DRIVER_OK(cuMemsetD2D32(words.device + 324, 160, 0xd1d2d3d4, width, height));
+            DRIVER_OK(cuMemsetD2D8(bytes.device + 323, 160, 0xd1, kWidth, kHeight));
+            DRIVER_OK(cuMemsetD2D16(halves.device + 322, 160, 0xd1d2, kWidth, kHeight));
+            DRIVER_OK(cuMemsetD2D32(words.device + 324, 160, 0xd1d2d3d4, kWidth, kHeight));
         }
         fill(bytes, 323, 1, 0xd1);
         fill(halves, 322, 2, 0xd1d2);
@@ -165,11 +165,11 @@ void memset_two_dimensions() {
 }
 
 void copy_arrays() {
-    constexpr size_t width = 32, height = 18, row = width * 4;
-    const Array first(width, height), second(width, height);
-    Plane plane(row, height, 21), back(row, height, 22);
+    constexpr size_t kWidth = 32, kHeight = 18, kRow = kWidth * 4;
+    const Array first(kWidth, kHeight), second(kWidth, kHeight);
+    Plane plane(kRow, kHeight, 21), back(kRow, kHeight, 22);
 
-    CUDA_MEMCPY2D in = describe(plane, false, plane, false, {0, 0, 0, 0, row, height});
+    CUDA_MEMCPY2D in = describe(plane, false, plane, false, {0, 0, 0, 0, kRow, kHeight});
     in.dstMemoryType = CU_MEMORYTYPE_ARRAY;
     in.dstArray = first.handle;
     DRIVER_OK(cuMemcpy2D(&in));
@@ -177,10 +177,10 @@ void copy_arrays() {
     across.srcMemoryType = across.dstMemoryType = CU_MEMORYTYPE_ARRAY;
     across.srcArray = first.handle;
     across.dstArray = second.handle;
-    across.WidthInBytes = row;
-    across.Height = height;
+    across.WidthInBytes = kRow;
+    across.Height = kHeight;
     DRIVER_OK(cuMemcpy2D(&across));
-    CUDA_MEMCPY2D out = describe(back, false, back, true, {0, 0, 0, 0, row, height});
+    CUDA_MEMCPY2D out = describe(back, false, back, true, {0, 0, 0, 0, kRow, kHeight});
     out.srcMemoryType = CU_MEMORYTYPE_ARRAY;
     out.srcArray = second.handle;
     DRIVER_OK(cuMemcpy2D(&out));
@@ -188,22 +188,22 @@ void copy_arrays() {
     check(back.device_equals_host(), "host to array to array to device");
 
     // The copies by offset are for one-dimensional arrays.
-    const Array line(width, 0), second_line(width, 0);
-    std::vector<uint8_t> from_device(row), from_array(row);
-    DRIVER_OK(cuMemcpyHtoA(line.handle, 0, plane.host.data() + row, row));
-    DRIVER_OK(cuMemcpyAtoA(second_line.handle, 0, line.handle, 0, row));
-    DRIVER_OK(cuMemcpyAtoD(back.device, second_line.handle, 0, row));
-    DRIVER_OK(cuMemcpyDtoH(from_device.data(), back.device, row));
-    check(std::equal(from_device.begin(), from_device.end(), plane.host.begin() + row),
+    const Array line(kWidth, 0), second_line(kWidth, 0);
+    std::vector<uint8_t> from_device(kRow), from_array(kRow);
+    DRIVER_OK(cuMemcpyHtoA(line.handle, 0, plane.host.data() + kRow, kRow));
+    DRIVER_OK(cuMemcpyAtoA(second_line.handle, 0, line.handle, 0, kRow));
+    DRIVER_OK(cuMemcpyAtoD(back.device, second_line.handle, 0, kRow));
+    DRIVER_OK(cuMemcpyDtoH(from_device.data(), back.device, kRow));
+    check(std::equal(from_device.begin(), from_device.end(), plane.host.begin() + kRow),
           "a line from the host through two arrays to the device");
     DRIVER_OK(cuMemcpyDtoA(line.handle, 16, plane.device, 64));
-    DRIVER_OK(cuMemcpyAtoH(from_array.data(), line.handle, 0, row));
+    DRIVER_OK(cuMemcpyAtoH(from_array.data(), line.handle, 0, kRow));
     check(std::equal(from_array.begin() + 16, from_array.begin() + 80, plane.host.begin()) &&
-              std::equal(from_array.begin(), from_array.begin() + 16, plane.host.begin() + row),
+              std::equal(from_array.begin(), from_array.begin() + 16, plane.host.begin() + kRow),
           "a part of a line from the device, and out again");
     CUDA_ARRAY_DESCRIPTOR descriptor{};
     DRIVER_OK(cuArrayGetDescriptor(&descriptor, first.handle));
-    check(descriptor.Width == width && descriptor.Height == height && descriptor.NumChannels == 4,
+    check(descriptor.Width == kWidth && descriptor.Height == kHeight && descriptor.NumChannels == 4,
           "an array's description");
 }
 

@@ -208,56 +208,56 @@ void copy_in_order() {
 // More rows than any buffer should hold, in both directions, behind a host function that waits until the caller has
 // enqueued all of them.
 void rows_behind_their_caller() {
-    constexpr size_t width = 3'000, pitch = 3'072, height = 11'000, times = 6;  // 33 MB each
-    constexpr size_t bytes = pitch * height;
+    constexpr size_t kWidth = 3'000, kPitch = 3'072, kHeight = 11'000, kTimes = 6;  // 33 MB each
+    constexpr size_t kBytes = kPitch * kHeight;
     unsigned char *in = nullptr, *out = nullptr;
     CUdeviceptr device = 0;
     CUstream stream = nullptr;
     DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    DRIVER_OK(cuMemAlloc(&device, width * height));
-    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&in), bytes));
-    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&out), bytes));
-    memset(in, 1, bytes);
-    memset(out, 2, bytes);
+    DRIVER_OK(cuMemAlloc(&device, kWidth * kHeight));
+    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&in), kBytes));
+    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&out), kBytes));
+    memset(in, 1, kBytes);
+    memset(out, 2, kBytes);
     CUDA_MEMCPY2D to{}, from{};
     to.srcMemoryType = CU_MEMORYTYPE_HOST;
     to.srcHost = in;
-    to.srcPitch = pitch;
+    to.srcPitch = kPitch;
     to.dstMemoryType = CU_MEMORYTYPE_DEVICE;
     to.dstDevice = device;
-    to.dstPitch = width;
-    to.WidthInBytes = width;
-    to.Height = height;
+    to.dstPitch = kWidth;
+    to.WidthInBytes = kWidth;
+    to.Height = kHeight;
     from = to;
     from.srcMemoryType = CU_MEMORYTYPE_DEVICE;
     from.srcDevice = device;
-    from.srcPitch = width;
+    from.srcPitch = kWidth;
     from.dstMemoryType = CU_MEMORYTYPE_HOST;
     from.dstHost = out;
-    from.dstPitch = pitch;
+    from.dstPitch = kPitch;
     std::atomic<bool> go{false};
     unsigned char unused = 0;
     Fill fill{&unused, 1, 1, &go};
     DRIVER_OK(cuLaunchHostFunc(stream, fill_slowly, &fill));
-    for (size_t i = 0; i < times; i++) {
+    for (size_t i = 0; i < kTimes; i++) {
         DRIVER_OK(cuMemcpy2DAsync(&to, stream));
         DRIVER_OK(cuMemcpy2DAsync(&from, stream));
     }
-    for (size_t row = 0; row < height; row++) {
-        memset(in + row * pitch, static_cast<int>(row % 251), width);  // the rows are read only when the copy runs
+    for (size_t row = 0; row < kHeight; row++) {
+        memset(in + row * kPitch, static_cast<int>(row % 251), kWidth);  // the rows are read only when the copy runs
     }
     go = true;
     go.notify_all();
     DRIVER_OK(cuStreamSynchronize(stream));
     size_t wrong = 0;
-    for (size_t row = 0; row < height; row++) {
-        const unsigned char* const place = out + row * pitch;
-        for (size_t x = 0; x < pitch; x++) {
-            wrong += place[x] == (x < width ? row % 251 : 2) ? 0 : 1;
+    for (size_t row = 0; row < kHeight; row++) {
+        const unsigned char* const place = out + row * kPitch;
+        for (size_t x = 0; x < kPitch; x++) {
+            wrong += place[x] == (x < kWidth ? row % 251 : 2) ? 0 : 1;
         }
     }
     check(wrong == 0, "%zu copies of rows behind a host function that waits for their caller (%zu bytes wrong)",
-          2 * times, wrong);
+          2 * kTimes, wrong);
     DRIVER_OK(cuMemFreeHost(in));
     DRIVER_OK(cuMemFreeHost(out));
     DRIVER_OK(cuMemFree(device));

@@ -83,39 +83,39 @@ void memory_mistakes() {
 }
 
 void reservation_mistakes() {
-    constexpr size_t part = 2 << 20;
+    constexpr size_t kPart = 2 << 20;
     CUdeviceptr block = 0, range = 0, beside = 0;
-    DRIVER_OK(cuMemAlloc(&block, 16 * part));
-    report("free_of_an_allocation", cuMemAddressFree(block, 16 * part), {CUDA_ERROR_INVALID_VALUE});
-    DRIVER_OK(cuMemAddressReserve(&range, 4 * part, 0, 0, 0));
-    report("free_its_beginning", cuMemAddressFree(range, 2 * part), {CUDA_ERROR_INVALID_VALUE});
-    report("free_its_middle", cuMemAddressFree(range + part, part), {CUDA_ERROR_INVALID_VALUE});
-    report("free_beyond_it", cuMemAddressFree(range, 8 * part), {CUDA_ERROR_INVALID_VALUE});
+    DRIVER_OK(cuMemAlloc(&block, 16 * kPart));
+    report("free_of_an_allocation", cuMemAddressFree(block, 16 * kPart), {CUDA_ERROR_INVALID_VALUE});
+    DRIVER_OK(cuMemAddressReserve(&range, 4 * kPart, 0, 0, 0));
+    report("free_its_beginning", cuMemAddressFree(range, 2 * kPart), {CUDA_ERROR_INVALID_VALUE});
+    report("free_its_middle", cuMemAddressFree(range + kPart, kPart), {CUDA_ERROR_INVALID_VALUE});
+    report("free_beyond_it", cuMemAddressFree(range, 8 * kPart), {CUDA_ERROR_INVALID_VALUE});
     report("free_nothing_of_it", cuMemAddressFree(range, 0), {CUDA_ERROR_INVALID_VALUE});
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     CUmemGenericAllocationHandle memory = 0;
-    DRIVER_OK(cuMemCreate(&memory, part, &properties, 0));
-    report("map_an_allocation", cuMemMap(block, part, 0, memory, 0), {CUDA_ERROR_INVALID_VALUE});
-    report("map_unreserved", cuMemMap(range + 64 * part, part, 0, memory, 0), {CUDA_ERROR_INVALID_VALUE});
-    report("map_beyond", cuMemMap(range + 4 * part, part, 0, memory, 0), {CUDA_ERROR_INVALID_VALUE});
-    DRIVER_OK(cuMemMap(range + part, part, 0, memory, 0));
-    report("map_twice", cuMemMap(range + part, part, 0, memory, 0), {CUDA_ERROR_INVALID_VALUE});
-    report("free_mapped", cuMemAddressFree(range, 4 * part), {CUDA_ERROR_INVALID_VALUE});
-    report("unmap", cuMemUnmap(range + part, part), {CUDA_SUCCESS});
-    report("free_reserved", cuMemAddressFree(range, 4 * part), {CUDA_SUCCESS});
-    report("free_reserved_twice", cuMemAddressFree(range, 4 * part), {CUDA_ERROR_INVALID_VALUE});
-    report("map_freed", cuMemMap(range, part, 0, memory, 0), {CUDA_ERROR_INVALID_VALUE});
+    DRIVER_OK(cuMemCreate(&memory, kPart, &properties, 0));
+    report("map_an_allocation", cuMemMap(block, kPart, 0, memory, 0), {CUDA_ERROR_INVALID_VALUE});
+    report("map_unreserved", cuMemMap(range + 64 * kPart, kPart, 0, memory, 0), {CUDA_ERROR_INVALID_VALUE});
+    report("map_beyond", cuMemMap(range + 4 * kPart, kPart, 0, memory, 0), {CUDA_ERROR_INVALID_VALUE});
+    DRIVER_OK(cuMemMap(range + kPart, kPart, 0, memory, 0));
+    report("map_twice", cuMemMap(range + kPart, kPart, 0, memory, 0), {CUDA_ERROR_INVALID_VALUE});
+    report("free_mapped", cuMemAddressFree(range, 4 * kPart), {CUDA_ERROR_INVALID_VALUE});
+    report("unmap", cuMemUnmap(range + kPart, kPart), {CUDA_SUCCESS});
+    report("free_reserved", cuMemAddressFree(range, 4 * kPart), {CUDA_SUCCESS});
+    report("free_reserved_twice", cuMemAddressFree(range, 4 * kPart), {CUDA_ERROR_INVALID_VALUE});
+    report("map_freed", cuMemMap(range, kPart, 0, memory, 0), {CUDA_ERROR_INVALID_VALUE});
     DRIVER_OK(cuMemRelease(memory));
     // None of these may have freed the memory.
     CUdeviceptr other = 0;
-    DRIVER_OK(cuMemAlloc(&other, 16 * part));
-    DRIVER_OK(cuMemAddressReserve(&beside, 2 * part, 0, block, 0));
+    DRIVER_OK(cuMemAlloc(&other, 16 * kPart));
+    DRIVER_OK(cuMemAddressReserve(&beside, 2 * kPart, 0, block, 0));
     report("reserved_apart",
-           beside + 2 * part <= block || beside >= block + 16 * part ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN,
+           beside + 2 * kPart <= block || beside >= block + 16 * kPart ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN,
            {CUDA_SUCCESS});
-    DRIVER_OK(cuMemAddressFree(beside, 2 * part));
+    DRIVER_OK(cuMemAddressFree(beside, 2 * kPart));
     DRIVER_OK(cuMemFree(other));
     DRIVER_OK(cuMemFree(block));
 }
@@ -240,26 +240,26 @@ void whose_mistakes() {
 }
 
 void registration_mistakes() {
-    constexpr size_t bytes = 16'384;
-    auto* const memory = static_cast<char*>(aligned_alloc(4096, bytes));
-    memset(memory, 0, bytes);
+    constexpr size_t kBytes = 16'384;
+    auto* const memory = static_cast<char*>(aligned_alloc(4096, kBytes));
+    memset(memory, 0, kBytes);
     CUdeviceptr address = 0;
     unsigned flags = 0;
     int on_stack = 0;
     report("unregister_unregistered", cuMemHostUnregister(memory), {CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED});
-    DRIVER_OK(cuMemHostRegister(memory, bytes, 0));
-    report("register_twice", cuMemHostRegister(memory, bytes, 0), {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED});
+    DRIVER_OK(cuMemHostRegister(memory, kBytes, 0));
+    report("register_twice", cuMemHostRegister(memory, kBytes, 0), {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED});
     report("register_a_part", cuMemHostRegister(memory + 4096, 100, 0), {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED});
     DRIVER_OK(cuMemHostUnregister(memory));
     DRIVER_OK(cuMemHostRegister(memory + 4096, 4096, 0));
-    report("register_around", cuMemHostRegister(memory, bytes, 0), {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED});
+    report("register_around", cuMemHostRegister(memory, kBytes, 0), {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED});
     report("register_its_end", cuMemHostRegister(memory + 8000, 4096, 0), {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED});
     report("register_before_it", cuMemHostRegister(memory, 4096, 0), {CUDA_SUCCESS});
     DRIVER_OK(cuMemHostUnregister(memory));
     DRIVER_OK(cuMemHostUnregister(memory + 4096));
     void* pinned = nullptr;
-    DRIVER_OK(cuMemHostAlloc(&pinned, bytes, 0));
-    report("register_pinned", cuMemHostRegister(pinned, bytes, 0), {CUDA_ERROR_INVALID_VALUE});
+    DRIVER_OK(cuMemHostAlloc(&pinned, kBytes, 0));
+    report("register_pinned", cuMemHostRegister(pinned, kBytes, 0), {CUDA_ERROR_INVALID_VALUE});
     DRIVER_OK(cuMemFreeHost(pinned));
     report("flags_of_unregistered", cuMemHostGetFlags(&flags, memory), {CUDA_ERROR_INVALID_VALUE});
     report("free_host_stack", cuMemFreeHost(&on_stack), {CUDA_ERROR_INVALID_VALUE});

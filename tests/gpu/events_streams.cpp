@@ -146,7 +146,7 @@ void order_by_events(const Words& words, const Kernels& kernels) {
 // An event that is queried repeatedly and recorded again in between. "Complete" means that data copied back before it
 // has arrived, both in its own stream and in another one that this waited for.
 void query_again(const Words& words, const Kernels& kernels) {
-    constexpr unsigned rounds = 200;
+    constexpr unsigned kRounds = 200;
     words.clear();
     CUstream stream = nullptr, other = nullptr, releasing = nullptr;
     CUevent event = nullptr, copied = nullptr;
@@ -159,7 +159,7 @@ void query_again(const Words& words, const Kernels& kernels) {
     unsigned* seen = nullptr;
     DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&seen), 2 * sizeof(unsigned)));
     unsigned wrong = 0;
-    for (unsigned round = 1; round <= rounds; round++) {
+    for (unsigned round = 1; round <= kRounds; round++) {
         DRIVER_OK(cuMemsetD32Async(words.log(), round, 1, stream));
         DRIVER_OK(cuMemsetD32Async(words.log() + 4, round, 1, other));
         DRIVER_OK(cuMemcpyDtoHAsync(&seen[1], words.log() + 4, sizeof(unsigned), other));
@@ -174,7 +174,7 @@ void query_again(const Words& words, const Kernels& kernels) {
         DRIVER_OK(result);
         wrong += seen[0] == round && seen[1] == round ? 0 : 1;
     }
-    check(wrong == 0, "%u of %u times an event was complete before its data", wrong, rounds);
+    check(wrong == 0, "%u of %u times an event was complete before its data", wrong, kRounds);
     check_result(cuEventQuery(event), CUDA_SUCCESS, "still complete");
 
     DRIVER_OK(kernels.wait(stream, words));
@@ -201,14 +201,14 @@ void query_again(const Words& words, const Kernels& kernels) {
     }
     check_result(seen_last, CUDA_SUCCESS, "a query reports its end");
     unsigned late = 0;
-    for (unsigned round = 0; round < rounds; round++) {
+    for (unsigned round = 0; round < kRounds; round++) {
         DRIVER_OK(cuMemsetD32Async(words.log(), round, 1, stream));
         DRIVER_OK(cuEventRecord(event, stream));
         (void)cuEventQuery(event);
         DRIVER_OK(cuStreamSynchronize(stream));
         late += cuEventQuery(event) == CUDA_SUCCESS ? 0 : 1;
     }
-    check(late == 0, "%u of %u times an event was not complete although its stream was", late, rounds);
+    check(late == 0, "%u of %u times an event was not complete although its stream was", late, kRounds);
     DRIVER_OK(cuMemFreeHost(seen));
     for (const CUevent each : {event, copied}) {
         DRIVER_OK(cuEventDestroy(each));
@@ -221,7 +221,7 @@ void query_again(const Words& words, const Kernels& kernels) {
 // A wait for an event refers to its last record at the time of the call. Behind a large copy from the host that record
 // may not be issued yet when another stream records the event again.
 void recorded_again(const Words& words, const Kernels& kernels) {
-    constexpr size_t bytes = 8u << 20;
+    constexpr size_t kBytes = 8u << 20;
     CUstream copying = nullptr, working = nullptr, behind = nullptr, releasing = nullptr;
     for (CUstream* each : {&copying, &working, &behind, &releasing}) {
         DRIVER_OK(cuStreamCreate(each, CU_STREAM_NON_BLOCKING));
@@ -230,9 +230,9 @@ void recorded_again(const Words& words, const Kernels& kernels) {
     DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     void* pinned = nullptr;
     CUdeviceptr block = 0;
-    DRIVER_OK(cuMemAllocHost(&pinned, bytes));
-    DRIVER_OK(cuMemAlloc(&block, bytes));
-    const auto copy = [&] { return cuMemcpyHtoDAsync(block, pinned, bytes, copying); };
+    DRIVER_OK(cuMemAllocHost(&pinned, kBytes));
+    DRIVER_OK(cuMemAlloc(&block, kBytes));
+    const auto copy = [&] { return cuMemcpyHtoDAsync(block, pinned, kBytes, copying); };
 
     words.clear();
     DRIVER_OK(copy());
@@ -523,43 +523,43 @@ void inner_calls(CUstream first, CUstream second, HostLog& log) {
 
 void host_functions(const Words& words, const Kernels& kernels) {
     words.clear();
-    constexpr int per_stream = 8;
+    constexpr int kPerStream = 8;
     HostLog log;
     std::vector<HostEntry> entries;
     CUstream streams[2] = {};
-    for (int i = 0; i < 2 * per_stream; i++) {
+    for (int i = 0; i < 2 * kPerStream; i++) {
         entries.push_back({&log, i});
     }
     DRIVER_OK(cuStreamCreate(&streams[0], CU_STREAM_NON_BLOCKING));
     DRIVER_OK(cuStreamCreate(&streams[1], CU_STREAM_NON_BLOCKING));
     DRIVER_OK(kernels.wait(streams[0], words));
-    for (int i = 0; i < per_stream; i++) {
+    for (int i = 0; i < kPerStream; i++) {
         for (int s = 0; s < 2; s++) {
-            DRIVER_OK(cuLaunchHostFunc(streams[s], host_function, &entries[s * per_stream + i]));
+            DRIVER_OK(cuLaunchHostFunc(streams[s], host_function, &entries[s * kPerStream + i]));
         }
     }
     DRIVER_OK(cuStreamSynchronize(streams[1]));
-    check(log.count.load() == per_stream, "host functions of one stream ran while the other waits (%d)",
+    check(log.count.load() == kPerStream, "host functions of one stream ran while the other waits (%d)",
           log.count.load());
     DRIVER_OK(kernels.release(streams[1], words));
     DRIVER_OK(cuStreamSynchronize(streams[0]));
-    check(log.count.load() == 2 * per_stream, "all %d host functions ran", log.count.load());
+    check(log.count.load() == 2 * kPerStream, "all %d host functions ran", log.count.load());
     bool in_order = true;
-    for (int i = 0; i < 2 * per_stream; i++) {
-        in_order = in_order && log.order[i] == (i + per_stream) % (2 * per_stream);
+    for (int i = 0; i < 2 * kPerStream; i++) {
+        in_order = in_order && log.order[i] == (i + kPerStream) % (2 * kPerStream);
     }
     check(in_order, "each stream's in its order");
 
     // Both streams are ready now, but no two host functions may run at the same time.
     log.count.store(0);
-    for (int i = 0; i < per_stream; i++) {
+    for (int i = 0; i < kPerStream; i++) {
         for (int s = 0; s < 2; s++) {
-            DRIVER_OK(cuLaunchHostFunc(streams[s], host_function, &entries[s * per_stream + i]));
+            DRIVER_OK(cuLaunchHostFunc(streams[s], host_function, &entries[s * kPerStream + i]));
         }
     }
     DRIVER_OK(cuStreamSynchronize(streams[0]));
     DRIVER_OK(cuStreamSynchronize(streams[1]));
-    check(log.count.load() == 2 * per_stream && log.most_inside.load() == 1,
+    check(log.count.load() == 2 * kPerStream && log.most_inside.load() == 1,
           "host functions of two streams, never two at the same time (%d)", log.most_inside.load());
     inner_calls(streams[0], streams[1], log);
     DRIVER_OK(cuStreamDestroy(streams[0]));

@@ -101,11 +101,11 @@ class Scene {
 
 // Behind a waiting kernel the event is not complete, and another stream waits for it.
 void record(When when) {
-    constexpr unsigned rounds = 50;
+    constexpr unsigned kRounds = 50;
     const Scene scene;
     check_result(cuEventQuery(scene.event), CUDA_SUCCESS, "an event that was never recorded");
     unsigned early = 0, wrong = 0, late = 0;
-    for (unsigned round = 0; round < rounds; round++) {
+    for (unsigned round = 0; round < kRounds; round++) {
         DRIVER_OK(scene.spin());
         DRIVER_OK(scene.ticket_with(attribute_of(when, scene.event), scene.first, 1));
         DRIVER_OK(scene.ticket(scene.first, 2));
@@ -121,9 +121,9 @@ void record(When when) {
         wrong += tickets[0] == 1 && tickets[1] == 2 ? 0 : 1;
         scene.clear();
     }
-    check(early == 0, "%u of %u times an event was complete before its kernel could begin", early, 2 * rounds);
-    check(wrong == 0, "%u of %u times the kernels ran in another order", wrong, rounds);
-    check(late == 0, "%u of %u times an event was not complete after the wait for it", late, rounds);
+    check(early == 0, "%u of %u times an event was complete before its kernel could begin", early, 2 * kRounds);
+    check(wrong == 0, "%u of %u times the kernels ran in another order", wrong, kRounds);
+    check(late == 0, "%u of %u times an event was not complete after the wait for it", late, kRounds);
 }
 
 // A waiter sees the kernel's own writes, if the kernel triggers the event only by its end.
@@ -144,9 +144,9 @@ void order(When when) {
 
 // Makes more launches than a stream can queue, each with the same event, which refers to the last one.
 void many(When when) {
-    constexpr unsigned launches = 3'000;
+    constexpr unsigned kLaunches = 3'000;
     const Scene scene;
-    for (unsigned i = 0; i < launches; i++) {
+    for (unsigned i = 0; i < kLaunches; i++) {
         DRIVER_OK(scene.ticket_with(attribute_of(when, scene.event), scene.first, i));
     }
     DRIVER_OK(cuStreamWaitEvent(scene.second, scene.event, 0));
@@ -154,7 +154,7 @@ void many(When when) {
     DRIVER_OK(cuStreamSynchronize(scene.first));
     check_result(cuEventQuery(scene.event), CUDA_SUCCESS, "after the streams' end");
     const auto tickets = scene.tickets();
-    check(tickets[0] == 0 && tickets[3] == 3, "%u launches in their order", launches);
+    check(tickets[0] == 0 && tickets[3] == 3, "%u launches in their order", kLaunches);
 }
 
 void destroyed_while_busy(When when) {

@@ -55,7 +55,7 @@ void many_sizes(unsigned count) {
 
 void information(CUdevice device) {
     size_t device_bytes = 0, total = 0, before = 0, held = 0, after = 0;
-    constexpr size_t bytes = 64 << 20;
+    constexpr size_t kBytes = 64 << 20;
     DRIVER_OK(cuDeviceTotalMem(&device_bytes, device));
     DRIVER_OK(cuMemGetInfo(&before, &total));
     note("total memory: %zu MiB of the device, %zu MiB of the context", device_bytes >> 20, total >> 20);
@@ -63,27 +63,27 @@ void information(CUdevice device) {
     check(before > 0 && before <= total, "free memory: %zu of %zu MiB", before >> 20, total >> 20);
     CUdeviceptr address = 0;
     // Other programs on the GPU also change the free memory, but not in every attempt.
-    for (int attempt = 0; attempt < 10 && !(held + bytes <= before && after >= held + bytes); attempt++) {
+    for (int attempt = 0; attempt < 10 && !(held + kBytes <= before && after >= held + kBytes); attempt++) {
         DRIVER_OK(cuMemGetInfo(&before, &total));
-        DRIVER_OK(cuMemAlloc(&address, bytes));
+        DRIVER_OK(cuMemAlloc(&address, kBytes));
         DRIVER_OK(cuMemGetInfo(&held, &total));
         DRIVER_OK(cuMemFree(address));
         DRIVER_OK(cuMemGetInfo(&after, &total));
     }
-    check(held + bytes <= before, "64 MiB allocated take %zu MiB", (before - held) >> 20);
-    check(after >= held + bytes, "and give %zu MiB back", (after - held) >> 20);
+    check(held + kBytes <= before, "64 MiB allocated take %zu MiB", (before - held) >> 20);
+    check(after >= held + kBytes, "and give %zu MiB back", (after - held) >> 20);
     check(cuMemAlloc(&address, total + (size_t{1} << 30)) == CUDA_ERROR_OUT_OF_MEMORY,
           "more than all is out of memory");
 }
 
 void pointers(const Device& device) {
-    constexpr size_t bytes = 100'000;
+    constexpr size_t kBytes = 100'000;
     CUdeviceptr block = 0, other = 0, base = 0;
     size_t size = 0;
-    DRIVER_OK(cuMemAlloc(&block, bytes));
-    DRIVER_OK(cuMemAlloc(&other, bytes));
+    DRIVER_OK(cuMemAlloc(&block, kBytes));
+    DRIVER_OK(cuMemAlloc(&other, kBytes));
     DRIVER_OK(cuMemGetAddressRange(&base, &size, block + 777));
-    check(base == block && size >= bytes, "address range of a pointer inside: %zu bytes", size);
+    check(base == block && size >= kBytes, "address range of a pointer inside: %zu bytes", size);
 
     unsigned type = 0;
     CUcontext context = nullptr;
@@ -101,7 +101,7 @@ void pointers(const Device& device) {
     check(ordinal == device.device(), "its device (%d)", ordinal);
     check(managed == 0, "it is not managed (%#x)", managed);
     check(context == device.context(), "its context");
-    check(start == block && size >= bytes && device_pointer == block + 8, "its range and its device address");
+    check(start == block && size >= kBytes && device_pointer == block + 8, "its range and its device address");
     DRIVER_OK(cuPointerGetAttribute(&other_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, other));
     check(id != other_id, "two buffers have different ids");
 
@@ -131,29 +131,29 @@ void pitched() {
 
 // A free waits for earlier work, so that the memory is not reused while that runs.
 void reuse_while_busy(const Module& module) {
-    constexpr unsigned words = 4096, launches = 400;
-    constexpr size_t bytes = words * sizeof(unsigned);
+    constexpr unsigned kWords = 4096, kLaunches = 400;
+    constexpr size_t kBytes = kWords * sizeof(unsigned);
     const CUfunction add = module.function("add_value");
     CUstream stream = nullptr, other_stream = nullptr;
     unsigned* back = nullptr;  // pinned, so that the copy does not wait for the stream
-    DRIVER_OK(cuMemHostAlloc(reinterpret_cast<void**>(&back), bytes, 0));
+    DRIVER_OK(cuMemHostAlloc(reinterpret_cast<void**>(&back), kBytes, 0));
     DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     DRIVER_OK(cuStreamCreate(&other_stream, CU_STREAM_NON_BLOCKING));
     int wrong = 0, reused = 0;
     for (unsigned round = 0; round < 20; round++) {
         CUdeviceptr block = 0, other = 0;
-        DRIVER_OK(cuMemAlloc(&block, bytes));
-        DRIVER_OK(cuMemsetD32Async(block, round, words, stream));
-        for (unsigned i = 0; i < launches; i++) {
-            DRIVER_OK(launch(add, words / 128, 128, stream, block, words, 1u));
+        DRIVER_OK(cuMemAlloc(&block, kBytes));
+        DRIVER_OK(cuMemsetD32Async(block, round, kWords, stream));
+        for (unsigned i = 0; i < kLaunches; i++) {
+            DRIVER_OK(launch(add, kWords / 128, 128, stream, block, kWords, 1u));
         }
-        DRIVER_OK(cuMemcpyDtoHAsync(back, block, bytes, stream));
+        DRIVER_OK(cuMemcpyDtoHAsync(back, block, kBytes, stream));
         DRIVER_OK(cuMemFree(block));
-        DRIVER_OK(cuMemAlloc(&other, bytes));
-        DRIVER_OK(cuMemsetD32Async(other, 12345, words, other_stream));
+        DRIVER_OK(cuMemAlloc(&other, kBytes));
+        DRIVER_OK(cuMemsetD32Async(other, 12345, kWords, other_stream));
         DRIVER_OK(cuStreamSynchronize(other_stream));
         DRIVER_OK(cuStreamSynchronize(stream));
-        wrong += !std::all_of(back, back + words, [&](unsigned value) { return value == round + launches; });
+        wrong += !std::all_of(back, back + kWords, [&](unsigned value) { return value == round + kLaunches; });
         reused += other == block;
         DRIVER_OK(cuMemFree(other));
     }

@@ -49,11 +49,11 @@ void virtual_memory(const Device& device, const Module& module) {
     check(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "access as it was set");
 
     // A memset, a kernel and a copy access memory across the boundary of the two allocations.
-    constexpr unsigned words = 2048;
-    const CUdeviceptr border = range + granularity - words / 2 * sizeof(unsigned);
-    DRIVER_OK(cuMemsetD32(border, 7, words));
-    DRIVER_OK(launch(module.function("add_value"), words / 256, 256, nullptr, border, words, 35u));
-    check(is_filled(border, words, 42), "two allocations side by side act as one");
+    constexpr unsigned kWords = 2048;
+    const CUdeviceptr border = range + granularity - kWords / 2 * sizeof(unsigned);
+    DRIVER_OK(cuMemsetD32(border, 7, kWords));
+    DRIVER_OK(launch(module.function("add_value"), kWords / 256, 256, nullptr, border, kWords, 35u));
+    check(is_filled(border, kWords, 42), "two allocations side by side act as one");
 
     CUmemAllocationProp seen{};
     DRIVER_OK(cuMemGetAllocationPropertiesFromHandle(&seen, first));
@@ -70,10 +70,10 @@ void virtual_memory(const Device& device, const Module& module) {
     // The same allocation mapped at another address has the same data; its handle may be released while it is mapped.
     DRIVER_OK(cuMemMap(range + 4 * granularity, granularity, 0, second, 0));
     DRIVER_OK(cuMemSetAccess(range + 4 * granularity, granularity, &access, 1));
-    check(is_filled(range + 4 * granularity, words / 2, 42), "an allocation mapped twice");
+    check(is_filled(range + 4 * granularity, kWords / 2, 42), "an allocation mapped twice");
     DRIVER_OK(cuMemRelease(first));
     DRIVER_OK(cuMemRelease(second));
-    check(is_filled(border, words, 42), "mapped memory outlives its handle");
+    check(is_filled(border, kWords, 42), "mapped memory outlives its handle");
     DRIVER_OK(cuMemUnmap(range + 4 * granularity, granularity));
     DRIVER_OK(cuMemUnmap(range, 2 * granularity));
     DRIVER_OK(cuMemAddressFree(range, 8 * granularity));
@@ -84,30 +84,30 @@ void stream_ordered(const Device& device, const Module& module) {
         note("this device has no memory pools");
         return;
     }
-    constexpr unsigned words = 10'000;
-    constexpr size_t bytes = words * sizeof(unsigned);
+    constexpr unsigned kWords = 10'000;
+    constexpr size_t kBytes = kWords * sizeof(unsigned);
     CUstream stream = nullptr;
     DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     int wrong = 0;
     for (unsigned round = 0; round < 20; round++) {
         CUdeviceptr block = 0, copy = 0;
-        std::vector<unsigned> back(words);
-        DRIVER_OK(cuMemAllocAsync(&block, bytes, stream));
-        DRIVER_OK(cuMemsetD32Async(block, round, words, stream));
-        DRIVER_OK(cuMemAllocAsync(&copy, bytes, stream));
-        DRIVER_OK(launch(module.function("copy_words"), (words + 255) / 256, 256, stream, block, copy, words));
+        std::vector<unsigned> back(kWords);
+        DRIVER_OK(cuMemAllocAsync(&block, kBytes, stream));
+        DRIVER_OK(cuMemsetD32Async(block, round, kWords, stream));
+        DRIVER_OK(cuMemAllocAsync(&copy, kBytes, stream));
+        DRIVER_OK(launch(module.function("copy_words"), (kWords + 255) / 256, 256, stream, block, copy, kWords));
         DRIVER_OK(cuMemFreeAsync(block, stream));
-        DRIVER_OK(cuMemcpyDtoHAsync(back.data(), copy, bytes, stream));
+        DRIVER_OK(cuMemcpyDtoHAsync(back.data(), copy, kBytes, stream));
         DRIVER_OK(cuMemFreeAsync(copy, stream));
         DRIVER_OK(cuStreamSynchronize(stream));
         wrong += !std::all_of(back.begin(), back.end(), [&](unsigned value) { return value == round; });
     }
     check(wrong == 0, "20 rounds of allocation and free in a stream: %d wrong", wrong);
     CUdeviceptr block = 0;
-    DRIVER_OK(cuMemAllocAsync(&block, bytes, stream));
+    DRIVER_OK(cuMemAllocAsync(&block, kBytes, stream));
     DRIVER_OK(cuStreamSynchronize(stream));
     check_result(cuMemFree(block), CUDA_SUCCESS, "an ordinary free of stream-ordered memory");
-    DRIVER_OK(cuMemAlloc(&block, bytes));
+    DRIVER_OK(cuMemAlloc(&block, kBytes));
     const CUresult freed = cuMemFreeAsync(block, stream);
     note("a stream-ordered free of ordinary memory: %s", result_name(freed).c_str());
     DRIVER_OK(freed == CUDA_SUCCESS ? cuStreamSynchronize(stream) : cuMemFree(block));
@@ -156,12 +156,12 @@ void memory_pools(const Device& device) {
 }
 
 void host_memory(const Device& device) {
-    constexpr size_t bytes = 50'000;
+    constexpr size_t kBytes = 50'000;
     void* pinned = nullptr;
     unsigned flags = 0, type = 0;
     CUdeviceptr address = 0;
-    DRIVER_OK(cuMemHostAlloc(&pinned, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
-    memset(pinned, 0x42, bytes);
+    DRIVER_OK(cuMemHostAlloc(&pinned, kBytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+    memset(pinned, 0x42, kBytes);
     DRIVER_OK(cuMemHostGetFlags(&flags, pinned));
     check((flags & CU_MEMHOSTALLOC_PORTABLE) != 0 && (flags & CU_MEMHOSTALLOC_DEVICEMAP) != 0,
           "flags of pinned memory (%u)", flags);
@@ -173,20 +173,20 @@ void host_memory(const Device& device) {
     DRIVER_OK(cuPointerGetAttribute(&host_pointer, CU_POINTER_ATTRIBUTE_HOST_POINTER, address + 100));
     check(host_pointer == static_cast<char*>(pinned) + 100, "its host pointer");
     DRIVER_OK(cuMemFreeHost(pinned));
-    DRIVER_OK(cuMemHostAlloc(&pinned, bytes, CU_MEMHOSTALLOC_WRITECOMBINED));
+    DRIVER_OK(cuMemHostAlloc(&pinned, kBytes, CU_MEMHOSTALLOC_WRITECOMBINED));
     DRIVER_OK(cuMemHostGetFlags(&flags, pinned));
     check((flags & CU_MEMHOSTALLOC_WRITECOMBINED) != 0, "flags of write-combined memory (%u)", flags);
     DRIVER_OK(cuMemFreeHost(pinned));
 
     // Registered memory need not start or end at a page boundary.
-    std::vector<uint8_t> ordinary(bytes, 0x24), back(bytes);
-    DRIVER_OK(cuMemHostRegister(ordinary.data() + 100, bytes - 200, CU_MEMHOSTREGISTER_PORTABLE));
+    std::vector<uint8_t> ordinary(kBytes, 0x24), back(kBytes);
+    DRIVER_OK(cuMemHostRegister(ordinary.data() + 100, kBytes - 200, CU_MEMHOSTREGISTER_PORTABLE));
     CUdeviceptr block = 0;
-    DRIVER_OK(cuMemAlloc(&block, bytes));
-    DRIVER_OK(cuMemsetD8(block, 0, bytes));
-    DRIVER_OK(cuMemcpyHtoD(block + 100, ordinary.data() + 100, bytes - 200));
-    DRIVER_OK(cuMemcpyDtoH(back.data(), block, bytes));
-    check(back[99] == 0 && back[100] == 0x24 && back[bytes - 101] == 0x24 && back[bytes - 100] == 0,
+    DRIVER_OK(cuMemAlloc(&block, kBytes));
+    DRIVER_OK(cuMemsetD8(block, 0, kBytes));
+    DRIVER_OK(cuMemcpyHtoD(block + 100, ordinary.data() + 100, kBytes - 200));
+    DRIVER_OK(cuMemcpyDtoH(back.data(), block, kBytes));
+    check(back[99] == 0 && back[100] == 0x24 && back[kBytes - 101] == 0x24 && back[kBytes - 100] == 0,
           "a copy from registered memory");
     DRIVER_OK(cuMemHostGetDevicePointer(&address, ordinary.data() + 100, 0));
     DRIVER_OK(cuMemsetD8(address, 0x42, 10));

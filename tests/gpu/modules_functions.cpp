@@ -157,12 +157,12 @@ namespace {
 class Backlog {
   public:
     explicit Backlog(CUfunction store) {
-        constexpr unsigned many = 700;  // the driver's limit is about 1,000
+        constexpr unsigned kMany = 700;  // the driver's limit is about 1,000
         DRIVER_OK(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
         DRIVER_OK(cuMemAlloc(&word_, sizeof(unsigned)));
         DRIVER_OK(cuLaunchHostFunc(
             stream_, [](void* go) { static_cast<std::atomic<bool>*>(go)->wait(false); }, &go_));
-        for (unsigned i = 0; i < many; i++) {
+        for (unsigned i = 0; i < kMany; i++) {
             DRIVER_OK(launch(store, 1, 1, stream_, word_, i));
         }
     }

@@ -390,7 +390,7 @@ void local_memory_in_changes(Waiting& waiting) {
 // A graph with so many nodes that the driver accepts it only as the GPU makes progress, behind a host function or with
 // one in it.
 void large_graphs(Waiting& waiting) {
-    constexpr unsigned nodes = 6000;
+    constexpr unsigned kNodes = 6000;
     CUdeviceptr words = waiting.local_words();
     unsigned count = 1, value = 1;
     void* parameters[] = {&words, &count, &value};
@@ -403,7 +403,7 @@ void large_graphs(Waiting& waiting) {
             CUDA_HOST_NODE_PARAMS host{Function::run, &waiting.function()};
             DRIVER_OK(cuGraphAddHostNode(&last, *made, nullptr, 0, &host));
         }
-        for (unsigned i = 0; i < nodes; i++) {
+        for (unsigned i = 0; i < kNodes; i++) {
             last = add_kernel(*made, last == nullptr ? nullptr : &last, waiting.add(), parameters);
         }
     }
@@ -418,7 +418,7 @@ void large_graphs(Waiting& waiting) {
         [&] { DRIVER_OK(cuGraphLaunch(executable_with_function, stream)); });
     unsigned added = 0;
     DRIVER_OK(cuMemcpyDtoH(&added, words, sizeof added));
-    check(added == 3 * nodes, "%u nodes of %u ran", added, 3 * nodes);
+    check(added == 3 * kNodes, "%u nodes of %u ran", added, 3 * kNodes);
     DRIVER_OK(cuMemsetD32(words, 0, 1));
     DRIVER_OK(cuStreamDestroy(stream));
     for (const CUgraphExec made : {executable, executable_with_function}) {

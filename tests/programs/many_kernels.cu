@@ -36,21 +36,21 @@ int launch_all(int* sum, std::integer_sequence<int, numbers...>) {
 
 int main() {
     limit_seconds(120);
-    constexpr int count = 100;
+    constexpr int kCount = 100;
     int* data = nullptr;
-    CUDA_OK(cudaMalloc(&data, count * sizeof(int)));
-    CUDA_OK(cudaMemset(data, 0, count * sizeof(int)));
+    CUDA_OK(cudaMalloc(&data, kCount * sizeof(int)));
+    CUDA_OK(cudaMemset(data, 0, kCount * sizeof(int)));
 
     const int expected = launch_all(data, std::make_integer_sequence<int, 64>());
     int seen = -1;
     CUDA_OK(cudaMemcpy(&seen, data, sizeof seen, cudaMemcpyDeviceToHost));
     check(seen == expected, "64 kernels of one template: %d, expected %d", seen, expected);
 
-    CUDA_OK(cudaMemset(data, 0, count * sizeof(int)));
-    run_first_unit(data, count);
-    run_second_unit(data, count);
-    run_first_unit(data, count);
-    int all[count];
+    CUDA_OK(cudaMemset(data, 0, kCount * sizeof(int)));
+    run_first_unit(data, kCount);
+    run_second_unit(data, kCount);
+    run_first_unit(data, kCount);
+    int all[kCount];
     CUDA_OK(cudaMemcpy(all, data, sizeof all, cudaMemcpyDeviceToHost));
     int wrong = 0;
     for (int value : all) {

@@ -95,31 +95,31 @@ void one_dimension(size_t bytes) {
 }
 
 void two_dimensions() {
-    constexpr size_t width = 75, height = 40, host_pitch = 96;
-    std::vector<uint8_t> host(host_pitch * height), back(host_pitch * height, 0xee);
+    constexpr size_t kWidth = 75, kHeight = 40, kHostPitch = 96;
+    std::vector<uint8_t> host(kHostPitch * kHeight), back(kHostPitch * kHeight, 0xee);
     fill(host.data(), host.size(), 6);
     uint8_t *device = nullptr, *other = nullptr;
     size_t pitch = 0, other_pitch = 0;
-    CUDA_OK(cudaMallocPitch(&device, &pitch, width, height));
-    CUDA_OK(cudaMallocPitch(&other, &other_pitch, 2 * width, height));
-    check(pitch >= width && other_pitch >= 2 * width, "pitches hold their rows (%zu, %zu)", pitch, other_pitch);
-    CUDA_OK(cudaMemcpy2D(device, pitch, host.data(), host_pitch, width, height, cudaMemcpyHostToDevice));
-    CUDA_OK(cudaMemcpy2DAsync(other + 3, other_pitch, device, pitch, width, height, cudaMemcpyDeviceToDevice));
-    CUDA_OK(cudaMemcpy2D(back.data(), host_pitch, other + 3, other_pitch, width, height, cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaMallocPitch(&device, &pitch, kWidth, kHeight));
+    CUDA_OK(cudaMallocPitch(&other, &other_pitch, 2 * kWidth, kHeight));
+    check(pitch >= kWidth && other_pitch >= 2 * kWidth, "pitches hold their rows (%zu, %zu)", pitch, other_pitch);
+    CUDA_OK(cudaMemcpy2D(device, pitch, host.data(), kHostPitch, kWidth, kHeight, cudaMemcpyHostToDevice));
+    CUDA_OK(cudaMemcpy2DAsync(other + 3, other_pitch, device, pitch, kWidth, kHeight, cudaMemcpyDeviceToDevice));
+    CUDA_OK(cudaMemcpy2D(back.data(), kHostPitch, other + 3, other_pitch, kWidth, kHeight, cudaMemcpyDeviceToHost));
     size_t wrong = 0;
     for (size_t i = 0; i < host.size(); i++) {
-        wrong += back[i] != (i % host_pitch < width ? host[i] : 0xee);
+        wrong += back[i] != (i % kHostPitch < kWidth ? host[i] : 0xee);
     }
     check(wrong == 0, "rows through three pitches: %zu bytes differ", wrong);
 
-    CUDA_OK(cudaMemset2D(device, pitch, 0x11, width, height));
-    CUDA_OK(cudaMemset2D(device + 10, pitch, 0x22, 20, height / 2));
-    CUDA_OK(cudaMemcpy2D(back.data(), host_pitch, device, pitch, width, height, cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaMemset2D(device, pitch, 0x11, kWidth, kHeight));
+    CUDA_OK(cudaMemset2D(device + 10, pitch, 0x22, 20, kHeight / 2));
+    CUDA_OK(cudaMemcpy2D(back.data(), kHostPitch, device, pitch, kWidth, kHeight, cudaMemcpyDeviceToHost));
     wrong = 0;
-    for (size_t y = 0; y < height; y++) {
-        for (size_t x = 0; x < width; x++) {
-            const bool inside = x >= 10 && x < 30 && y < height / 2;
-            wrong += back[y * host_pitch + x] != (inside ? 0x22 : 0x11);
+    for (size_t y = 0; y < kHeight; y++) {
+        for (size_t x = 0; x < kWidth; x++) {
+            const bool inside = x >= 10 && x < 30 && y < kHeight / 2;
+            wrong += back[y * kHostPitch + x] != (inside ? 0x22 : 0x11);
         }
     }
     check(wrong == 0, "memset of a rectangle: %zu bytes differ", wrong);

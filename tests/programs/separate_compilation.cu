@@ -34,30 +34,30 @@ __global__ void sum_after_barrier(const int* values, int* partial, int* sum) {
 
 int main() {
     limit_seconds(120);
-    constexpr int count = 96;
+    constexpr int kCount = 96;
     int* values = nullptr;
-    CUDA_OK(cudaMalloc(&values, count * sizeof(int)));
-    use_other_unit<<<3, 32>>>(values, count);
+    CUDA_OK(cudaMalloc(&values, kCount * sizeof(int)));
+    use_other_unit<<<3, 32>>>(values, kCount);
     CUDA_OK(cudaGetLastError());
-    std::vector<int> result(count, -1);
-    CUDA_OK(cudaMemcpy(result.data(), values, count * sizeof(int), cudaMemcpyDeviceToHost));
+    std::vector<int> result(kCount, -1);
+    CUDA_OK(cudaMemcpy(result.data(), values, kCount * sizeof(int), cudaMemcpyDeviceToHost));
     const int expected_weights[4] = {1, 10, 100, 1000};
     int wrong = 0, sum = 0;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < kCount; i++) {
         wrong += result[i] != expected_weights[i % 4] * i + 1000 + 1000 + 7;
         sum += result[i];
     }
-    check(wrong == 0, "function and constants of another unit: %d of %d values differ", wrong, count);
+    check(wrong == 0, "function and constants of another unit: %d of %d values differ", wrong, kCount);
 
-    launch_add_totals(values, count);
+    launch_add_totals(values, kCount);
     Totals seen{};
     CUDA_OK(cudaMemcpyFromSymbol(&seen, totals, sizeof seen));
-    check(seen.calls == count, "variable of another unit counts %d calls, expected %d", seen.calls, count);
+    check(seen.calls == kCount, "variable of another unit counts %d calls, expected %d", seen.calls, kCount);
     check(seen.sum == sum, "kernel of another unit sums to %d, expected %d", seen.sum, sum);
 
     const int new_weights[4] = {2, 2, 2, 2};
     CUDA_OK(cudaMemcpyToSymbol(weights, new_weights, sizeof new_weights));
-    use_other_unit<<<3, 32>>>(values, count);
+    use_other_unit<<<3, 32>>>(values, kCount);
     int third = 0;
     CUDA_OK(cudaMemcpy(&third, values + 3, sizeof third, cudaMemcpyDeviceToHost));
     check(third == 2 * 3 + 1000 + 2 + 7, "after constants were set: %d, expected %d", third, 2 * 3 + 1000 + 2 + 7);

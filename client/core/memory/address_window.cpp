@@ -32,12 +32,12 @@ bool take_exactly(std::uint64_t base, std::uint64_t bytes) {
 std::vector<std::pair<std::uint64_t, std::uint64_t>> AddressWindow::reserve_candidates() {
     // 0x600000000000 is AddressSanitizer's heap, 0x7e8000000000 is free under the sanitizers too. The others are for
     // processes that use either.
-    static constexpr std::uint64_t bases[] = {0x600000000000, 0x7e8000000000, 0x500000000000, 0x400000000000,
-                                              0x200000000000};
-    static constexpr std::uint64_t sizes[] = {4 * kTiB, kTiB, kTiB / 4};
+    static constexpr std::uint64_t kBases[] = {0x600000000000, 0x7e8000000000, 0x500000000000, 0x400000000000,
+                                               0x200000000000};
+    static constexpr std::uint64_t kSizes[] = {4 * kTiB, kTiB, kTiB / 4};
     std::vector<std::pair<std::uint64_t, std::uint64_t>> candidates;
-    for (const std::uint64_t base : bases) {
-        for (const std::uint64_t bytes : sizes) {
+    for (const std::uint64_t base : kBases) {
+        for (const std::uint64_t bytes : kSizes) {
             if (take_exactly(base, bytes)) {
                 candidates.emplace_back(base, bytes);
                 break;

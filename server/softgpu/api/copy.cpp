@@ -38,8 +38,8 @@ std::size_t from_extent(const Rows& r) {
 }
 
 bool sane(const Rows& r) {
-    constexpr std::size_t most = std::size_t{1} << 46;
-    if (r.width_bytes > most || r.height > most || r.depth > most) {
+    constexpr std::size_t kMost = std::size_t{1} << 46;
+    if (r.width_bytes > kMost || r.height > kMost || r.depth > kMost) {
         return false;
     }
     std::size_t cells = 0;
@@ -47,11 +47,11 @@ bool sane(const Rows& r) {
         return false;
     }
     for (const std::size_t pitch : {r.from_pitch_bytes, r.to_pitch_bytes, r.from_slice_bytes, r.to_slice_bytes}) {
-        if (pitch > most || (pitch != 0 && (r.height > most / pitch || r.depth > most / pitch))) {
+        if (pitch > kMost || (pitch != 0 && (r.height > kMost / pitch || r.depth > kMost / pitch))) {
             return false;
         }
     }
-    return cells <= most;
+    return cells <= kMost;
 }
 
 // Every row of a device side must lie in allocations; the gaps between rows need not.

@@ -84,12 +84,12 @@ std::string describe(const Fault& fault) {
 
 CUresult check(const KernelRequest& request, const Function& function, const std::map<int, int>& attributes) {
     const CompiledFunction& code = *function.code;
-    constexpr std::uint64_t limits[6] = {2147483647, 65535, 65535, 1024, 1024, 64};
+    constexpr std::uint64_t kLimits[6] = {2147483647, 65535, 65535, 1024, 1024, 64};
     for (int i = 0; i < 3; ++i) {
-        if (request.grid[i] == 0 || request.grid[i] > limits[i]) {
+        if (request.grid[i] == 0 || request.grid[i] > kLimits[i]) {
             return CUDA_ERROR_INVALID_VALUE;
         }
-        if (request.block[i] == 0 || request.block[i] > limits[3 + i]) {
+        if (request.block[i] == 0 || request.block[i] > kLimits[3 + i]) {
             return CUDA_ERROR_INVALID_VALUE;
         }
         if (code.required_threads[0] != 0 && request.block[i] != code.required_threads[i]) {

@@ -75,8 +75,8 @@ std::uint64_t time_of(const char* name) {
 }
 
 int device_count(int otherwise) {
-    constexpr const char* name = "GPUPOOL_SOFTGPU_DEVICES";
-    const char* const text = std::getenv(name);
+    constexpr const char* kName = "GPUPOOL_SOFTGPU_DEVICES";
+    const char* const text = std::getenv(kName);
     std::uint64_t number = 0;
     if (text == nullptr) {
         return otherwise;
@@ -84,7 +84,7 @@ int device_count(int otherwise) {
     if (parse_number(text, kMaxDevices, number)) {
         return static_cast<int>(number);
     }
-    ignored(name, text, "a whole number up to 64");
+    ignored(kName, text, "a whole number up to 64");
     return otherwise;
 }
 
@@ -113,9 +113,9 @@ Clock::time_point end_of_copy(Clock::time_point begin, std::uint64_t bytes) {
 }
 
 void idle_until(Clock::time_point end, const std::atomic<bool>& stop) {
-    constexpr auto longest = std::chrono::milliseconds(20);
+    constexpr auto kLongest = std::chrono::milliseconds(20);
     for (auto now = Clock::now(); now < end && !stop.load(); now = Clock::now()) {
-        std::this_thread::sleep_until(std::min(end, now + longest));
+        std::this_thread::sleep_until(std::min(end, now + kLongest));
     }
 }
 

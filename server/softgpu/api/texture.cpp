@@ -90,12 +90,12 @@ bool texel_format(CUarray_format format, TexelFormat& texel) {
 }
 
 bool set_format(Texture& texture, CUarray_format format, unsigned channels) {
-    static constexpr std::uint32_t bytes[] = {1, 2, 4, 1, 2, 4, 2, 4};
+    static constexpr std::uint32_t kBytes[] = {1, 2, 4, 1, 2, 4, 2, 4};
     if (!texel_format(format, texture.format) || (channels != 1 && channels != 2 && channels != 4)) {
         return false;
     }
     texture.channels = static_cast<std::uint8_t>(channels);
-    texture.texel_bytes = bytes[static_cast<int>(texture.format)] * channels;
+    texture.texel_bytes = kBytes[static_cast<int>(texture.format)] * channels;
     return true;
 }
 
@@ -203,9 +203,9 @@ CUresult from_resource(const CUDA_RESOURCE_DESC& resource, Texture& texture) {
 }
 
 CUresult apply(const CUDA_TEXTURE_DESC& description, Texture& texture) {
-    constexpr unsigned known = CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES | CU_TRSF_SRGB |
-                               CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION | CU_TRSF_SEAMLESS_CUBEMAP;
-    if ((description.flags & ~known) != 0) {
+    constexpr unsigned kKnown = CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES | CU_TRSF_SRGB |
+                                CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION | CU_TRSF_SEAMLESS_CUBEMAP;
+    if ((description.flags & ~kKnown) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const auto filter_known = [](CUfilter_mode mode) {
@@ -248,7 +248,7 @@ CUresult apply(const CUDA_TEXTURE_DESC& description, Texture& texture) {
 
 // Applies a view of the same texels: another format of the same size, fewer levels or layers.
 CUresult apply(const CUDA_RESOURCE_VIEW_DESC& view, Texture& texture) {
-    static constexpr CUarray_format formats[] = {
+    static constexpr CUarray_format kFormats[] = {
         CU_AD_FORMAT_UNSIGNED_INT8,  CU_AD_FORMAT_SIGNED_INT8,  CU_AD_FORMAT_UNSIGNED_INT16, CU_AD_FORMAT_SIGNED_INT16,
         CU_AD_FORMAT_UNSIGNED_INT32, CU_AD_FORMAT_SIGNED_INT32, CU_AD_FORMAT_HALF,           CU_AD_FORMAT_FLOAT};
     if (view.format >= CU_RES_VIEW_FORMAT_UNSIGNED_BC1) {
@@ -257,7 +257,7 @@ CUresult apply(const CUDA_RESOURCE_VIEW_DESC& view, Texture& texture) {
     if (view.format != CU_RES_VIEW_FORMAT_NONE) {
         const std::uint32_t bytes = texture.texel_bytes;
         const auto index = static_cast<std::size_t>(view.format) - 1;
-        if (!set_format(texture, formats[index / 3], 1U << index % 3) || texture.texel_bytes != bytes) {
+        if (!set_format(texture, kFormats[index / 3], 1U << index % 3) || texture.texel_bytes != bytes) {
             return CUDA_ERROR_INVALID_VALUE;
         }
     }

@@ -137,17 +137,17 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* pointer, size_t size, size_t a
         return CUDA_ERROR_INVALID_VALUE;
     }
     const std::size_t align = std::max<std::size_t>(alignment, kGranularityBytes);
-    constexpr int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    constexpr int kKind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void* memory = MAP_FAILED;
     if (wanted != 0 && wanted % align == 0) {
-        memory = mmap(reinterpret_cast<void*>(wanted), size, PROT_NONE, kind | MAP_FIXED_NOREPLACE, -1, 0);
+        memory = mmap(reinterpret_cast<void*>(wanted), size, PROT_NONE, kKind | MAP_FIXED_NOREPLACE, -1, 0);
         // A Linux kernel without MAP_FIXED_NOREPLACE takes the address as a hint.
         if (memory != MAP_FAILED && memory != reinterpret_cast<void*>(wanted)) {
             munmap(memory, size), memory = MAP_FAILED;
         }
     }
     if (memory == MAP_FAILED) {
-        void* wide = mmap(nullptr, size + align, PROT_NONE, kind, -1, 0);
+        void* wide = mmap(nullptr, size + align, PROT_NONE, kKind, -1, 0);
         if (wide == MAP_FAILED) {
             return CUDA_ERROR_OUT_OF_MEMORY;
         }

@@ -51,7 +51,7 @@ void Lowering::lack(std::string message) const {
 
 void Lowering::unsupported() const {
     // PTX instructions that are not in the table of operations. Any other instruction is an error in the text.
-    static constexpr std::string_view mnemonics[] = {
+    static constexpr std::string_view kMnemonics[] = {
         "alloca",    "atom", "bar",      "barrier", "brx",      "call",    "clusterlaunchcontrol",
         "cp",        "cvt",  "cvta",     "elect",   "fence",    "fma",     "isspacep",
         "istypep",   "ld",   "ldmatrix", "match",   "mbarrier", "membar",  "min",
@@ -63,7 +63,7 @@ void Lowering::unsupported() const {
     auto message =
         fmt::format("the software GPU does not support the instruction '{}' (in '{}')", current_->opcode, source_.name);
     const auto base = current_->opcode.substr(0, current_->opcode.find('.'));
-    for (const auto mnemonic : mnemonics) {
+    for (const auto mnemonic : kMnemonics) {
         if (base == mnemonic) {
             lack(std::move(message));
         }

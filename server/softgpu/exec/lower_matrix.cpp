@@ -15,12 +15,12 @@ Element element_from_name(std::string_view name) {
         std::string_view name;
         Element element;
     };
-    static constexpr Named elements[] = {{"f16", Element::f16},  {"bf16", Element::bf16}, {"tf32", Element::tf32},
-                                         {"f32", Element::f32},  {"f64", Element::f64},   {"s8", Element::s8},
-                                         {"u8", Element::u8},    {"s4", Element::s4},     {"u4", Element::u4},
-                                         {"b1", Element::b1},    {"s32", Element::s32},   {"e4m3", Element::e4m3},
-                                         {"e5m2", Element::e5m2}};
-    for (const auto& known : elements) {
+    static constexpr Named kElements[] = {{"f16", Element::f16},  {"bf16", Element::bf16}, {"tf32", Element::tf32},
+                                          {"f32", Element::f32},  {"f64", Element::f64},   {"s8", Element::s8},
+                                          {"u8", Element::u8},    {"s4", Element::s4},     {"u4", Element::u4},
+                                          {"b1", Element::b1},    {"s32", Element::s32},   {"e4m3", Element::e4m3},
+                                          {"e5m2", Element::e5m2}};
+    for (const auto& known : kElements) {
         if (known.name == name) {
             return known.element;
         }

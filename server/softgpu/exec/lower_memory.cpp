@@ -12,10 +12,10 @@ bool starts_with(std::string_view text, std::string_view prefix) {
 
 // Suffixes without effect here: cache hints, scopes, and orders that every access has on x86.
 bool is_hint(std::string_view part) {
-    static constexpr std::string_view hints[] = {"weak", "mmio", "cta",     "cluster", "gpu",    "sys",
-                                                 "ca",   "cg",   "cs",      "lu",      "cv",     "wb",
-                                                 "wt",   "nc",   "unified", "release", "acq_rel"};
-    for (const auto hint : hints) {
+    static constexpr std::string_view kHints[] = {"weak", "mmio", "cta",     "cluster", "gpu",    "sys",
+                                                  "ca",   "cg",   "cs",      "lu",      "cv",     "wb",
+                                                  "wt",   "nc",   "unified", "release", "acq_rel"};
+    for (const auto hint : kHints) {
         if (part == hint) {
             return true;
         }

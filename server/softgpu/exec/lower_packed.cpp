@@ -177,21 +177,21 @@ void Lowering::lower_video(const ptx::Instruction& from) {
         form.lanes = static_cast<std::uint8_t>(name.back() - '0');
         name.remove_suffix(1);
     }
-    static constexpr std::string_view names[] = {"vadd",  "vsub", "vabsdiff", "vmin", "vmax",
-                                                 "vavrg", "vshl", "vshr",     "vset", "vmad"};
-    while (form.operation < std::size(names) && names[form.operation] != name) {
+    static constexpr std::string_view kNames[] = {"vadd",  "vsub", "vabsdiff", "vmin", "vmax",
+                                                  "vavrg", "vshl", "vshr",     "vset", "vmad"};
+    while (form.operation < std::size(kNames) && kNames[form.operation] != name) {
         ++form.operation;
     }
-    if (form.operation == std::size(names)) {
+    if (form.operation == std::size(kNames)) {
         unsupported();
     }
     const bool multiplies = name == "vmad", compares = name == "vset";
     std::size_t types = 0;
     for (std::size_t k = 1; k < parts.size(); ++k) {
         const auto part = parts[k];
-        static constexpr std::string_view comparisons[] = {"eq", "ne", "lt", "le", "gt", "ge"};
+        static constexpr std::string_view kComparisons[] = {"eq", "ne", "lt", "le", "gt", "ge"};
         std::uint8_t comparison = 0;
-        while (comparison < 6 && comparisons[comparison] != part) {
+        while (comparison < 6 && kComparisons[comparison] != part) {
             ++comparison;
         }
         if (part == "u32" || part == "s32") {

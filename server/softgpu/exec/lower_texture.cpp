@@ -239,7 +239,7 @@ void Lowering::lower_surface(const ptx::Instruction& from) {
 }
 
 void Lowering::lower_texture_query(const ptx::Instruction& from) {
-    static constexpr std::string_view questions[] = {"width", "height", "depth", "array_size", "num_mipmap_levels"};
+    static constexpr std::string_view kQuestions[] = {"width", "height", "depth", "array_size", "num_mipmap_levels"};
     auto parts = split_opcode(from.opcode);
     const bool of_level = parts.size() == 4 && parts[0] == "txq" && parts[1] == "level";
     if (of_level) {
@@ -249,14 +249,14 @@ void Lowering::lower_texture_query(const ptx::Instruction& from) {
         unsupported();
     }
     std::uint8_t which = 0;
-    while (which < std::size(questions) && questions[which] != parts[1]) {
+    while (which < std::size(kQuestions) && kQuestions[which] != parts[1]) {
         ++which;
     }
     if (of_level && which > 2) {
         unsupported();
     }
     const ptx::Operand& at = operand(from, 1);
-    if (which == std::size(questions) || at.kind != ptx::OperandKind::address || at.items.size() != 1) {
+    if (which == std::size(kQuestions) || at.kind != ptx::OperandKind::address || at.items.size() != 1) {
         unsupported();
     }
     if (at.items[0].kind != ptx::OperandKind::reg) {

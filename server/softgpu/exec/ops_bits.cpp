@@ -21,11 +21,12 @@ void register_logic(OpTable& t, std::string_view and_, std::string_view or_, std
 template <class U, class S>
 void register_shifts(OpTable& t, std::initializer_list<std::string_view> shl,
                      std::initializer_list<std::string_view> shr_unsigned, std::string_view shr_signed) {
-    constexpr u32 bits = 8 * sizeof(U);
-    t.add(shl, binary<U, U, u32>([](U a, u32 n) { return static_cast<U>(n >= bits ? 0 : u64{a} << (n & 63)); }));
+    constexpr u32 kBits = 8 * sizeof(U);
+    t.add(shl, binary<U, U, u32>([](U a, u32 n) { return static_cast<U>(n >= kBits ? 0 : u64{a} << (n & 63)); }));
     t.add(shr_unsigned,
-          binary<U, U, u32>([](U a, u32 n) { return static_cast<U>(n >= bits ? 0 : a >> (n & (bits - 1))); }));
-    t.add({shr_signed}, binary<S, S, u32>([](S a, u32 n) { return static_cast<S>(a >> (n >= bits ? bits - 1 : n)); }));
+          binary<U, U, u32>([](U a, u32 n) { return static_cast<U>(n >= kBits ? 0 : a >> (n & (kBits - 1))); }));
+    t.add({shr_signed},
+          binary<S, S, u32>([](S a, u32 n) { return static_cast<S>(a >> (n >= kBits ? kBits - 1 : n)); }));
 }
 
 template <class Op>
@@ -86,7 +87,7 @@ u32 permute(u32 a, u32 b, u32 selector) {
 // The special modes of prmt choose bytes by the low two bits of the selector.
 template <int Mode>
 u32 permute_mode(u32 a, u32 b, u32 c) {
-    static constexpr u32 selectors[6][4] = {
+    static constexpr u32 kSelectors[6][4] = {
         {0x3210, 0x4321, 0x5432, 0x6543},  // f4e
         {0x5670, 0x6701, 0x7012, 0x0123},  // b4e
         {0x0000, 0x1111, 0x2222, 0x3333},  // rc8
@@ -94,7 +95,7 @@ u32 permute_mode(u32 a, u32 b, u32 c) {
         {0x0000, 0x1110, 0x2210, 0x3210},  // ecr
         {0x1010, 0x3232, 0x1010, 0x3232},  // rc16
     };
-    return permute(a, b, selectors[Mode][c & 3]);
+    return permute(a, b, kSelectors[Mode][c & 3]);
 }
 
 // Position and length of a field are limited to 255: in 32 bits, the other bits of these operands are ignored. In 64
@@ -106,25 +107,25 @@ u32 field_bits(u32 operand) {
 
 template <class U, class S>
 void register_fields(OpTable& t, std::string_view bfe_u, std::string_view bfe_s, std::string_view bfi) {
-    constexpr u32 bits = 8 * sizeof(U);
+    constexpr u32 kBits = 8 * sizeof(U);
     t.add({bfe_u}, ternary<U, U, u32, u32>([](U a, u32 position, u32 length) {
               position = field_bits<U>(position), length = field_bits<U>(length);
-              if (position >= bits || length == 0) {
+              if (position >= kBits || length == 0) {
                   return U{0};
               }
               const U value = a >> position;
-              return length >= bits ? value : static_cast<U>(value & ((U{1} << length) - 1));
+              return length >= kBits ? value : static_cast<U>(value & ((U{1} << length) - 1));
           }));
     t.add({bfe_s}, ternary<U, U, u32, u32>([](U a, u32 position, u32 length) {
               position = field_bits<U>(position), length = field_bits<U>(length);
               if (length == 0) {
                   return U{0};
               }
-              const auto last = static_cast<u32>(std::min<u64>(u64{position} + length - 1, bits - 1));
+              const auto last = static_cast<u32>(std::min<u64>(u64{position} + length - 1, kBits - 1));
               const bool sign = (a >> last & 1) != 0;
-              U value = position >= bits ? U{0} : a >> position;
-              const u32 kept = position >= bits ? 0 : (last - position + 1);
-              if (kept < bits) {
+              U value = position >= kBits ? U{0} : a >> position;
+              const u32 kept = position >= kBits ? 0 : (last - position + 1);
+              if (kept < kBits) {
                   const U mask = kept == 0 ? U{0} : static_cast<U>((U{1} << kept) - 1);
                   value = sign ? static_cast<U>(value | ~mask) : static_cast<U>(value & mask);
               }
@@ -132,10 +133,10 @@ void register_fields(OpTable& t, std::string_view bfe_u, std::string_view bfe_s,
           }));
     t.add({bfi}, quaternary<U, U, U, u32, u32>([](U a, U b, u32 position, u32 length) {
               position = field_bits<U>(position), length = field_bits<U>(length);
-              if (length == 0 || position >= bits) {
+              if (length == 0 || position >= kBits) {
                   return b;
               }
-              const U ones = length >= bits ? ~U{0} : (U{1} << length) - 1;
+              const U ones = length >= kBits ? ~U{0} : (U{1} << length) - 1;
               const U mask = ones << position;
               return static_cast<U>((b & ~mask) | (a << position & mask));
           }));

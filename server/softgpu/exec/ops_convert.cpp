@@ -39,18 +39,18 @@ inline double to_integral(double value, Round round) {
 // either type has 64 bits.
 template <class D, class A>
 D real_to_integer(double value, Round round) {
-    constexpr bool is_wide = std::is_same_v<A, double> || sizeof(D) == 8;
+    constexpr bool kIsWide = std::is_same_v<A, double> || sizeof(D) == 8;
     if (value != value) {
-        return is_wide ? static_cast<D>(std::uint64_t{1} << (8 * sizeof(D) - 1)) : D{0};
+        return kIsWide ? static_cast<D>(std::uint64_t{1} << (8 * sizeof(D) - 1)) : D{0};
     }
     value = to_integral(value, round);
-    constexpr D lowest = std::numeric_limits<D>::min();
-    constexpr D highest = std::numeric_limits<D>::max();
-    if (value <= static_cast<double>(lowest)) {
-        return lowest;
+    constexpr D kLowest = std::numeric_limits<D>::min();
+    constexpr D kHighest = std::numeric_limits<D>::max();
+    if (value <= static_cast<double>(kLowest)) {
+        return kLowest;
     }
-    if (value >= static_cast<double>(highest)) {
-        return highest;
+    if (value >= static_cast<double>(kHighest)) {
+        return kHighest;
     }
     return static_cast<D>(value);
 }
@@ -82,11 +82,11 @@ D narrow_nan(double value) {
         if (!std::is_same_v<A, double>) {
             return {0x7FFF};
         }
-        constexpr int fraction_bits = std::is_same_v<D, Half> ? 10 : 7;
+        constexpr int kFractionBits = std::is_same_v<D, Half> ? 10 : 7;
         const auto bits = std::bit_cast<std::uint64_t>(value);
-        const auto fraction = static_cast<std::uint16_t>((bits & 0xFFFFFFFFFFFFFU) >> (52 - fraction_bits));
-        constexpr std::uint16_t quiet_bits = 0x7FFF & ~((1 << (fraction_bits - 1)) - 1);
-        return {static_cast<std::uint16_t>((bits >> 48 & 0x8000) | quiet_bits | fraction)};
+        const auto fraction = static_cast<std::uint16_t>((bits & 0xFFFFFFFFFFFFFU) >> (52 - kFractionBits));
+        constexpr std::uint16_t kQuietBits = 0x7FFF & ~((1 << (kFractionBits - 1)) - 1);
+        return {static_cast<std::uint16_t>((bits >> 48 & 0x8000) | kQuietBits | fraction)};
     } else {
         return quiet(value);
     }

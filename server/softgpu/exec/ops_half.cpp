@@ -71,8 +71,8 @@ inline double flush_f16(double v) {
 // A GPU with .ftz flushes a result that would be below the least normal number if it were rounded with an unlimited
 // exponent range, even if normal rounding gives the least normal number.
 inline double flush_f16_result(double v) {
-    constexpr double scale = 0x1p8;
-    return std::fabs(to_double(to_half(v * scale))) < 0x1p-14 * scale ? std::copysign(0.0, v) : v;
+    constexpr double kScale = 0x1p8;
+    return std::fabs(to_double(to_half(v * kScale))) < 0x1p-14 * kScale ? std::copysign(0.0, v) : v;
 }
 
 void register_flushed(OpTable& t) {
@@ -86,16 +86,16 @@ void register_flushed(OpTable& t) {
 // setp on halves. For pairs, p compares the low halves and q the high ones.
 template <class T, class F, bool Pair>
 void run_half_compare(Warp& w, const Inst& i) {
-    constexpr u32 step = Pair ? 2 : 1;
+    constexpr u32 kStep = Pair ? 2 : 1;
     const u16* a = w.reg<u16>(i.a);
     const u16* b = w.reg<u16>(i.b);
     u32 low = 0, high = 0;
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const auto l = static_cast<u32>(std::countr_zero(rest));
-        if (F{}(to_double(T{a[l * step]}), to_double(T{b[l * step]}))) {
+        if (F{}(to_double(T{a[l * kStep]}), to_double(T{b[l * kStep]}))) {
             low |= 1U << l;
         }
-        if (Pair && F{}(to_double(T{a[l * step + 1]}), to_double(T{b[l * step + 1]}))) {
+        if (Pair && F{}(to_double(T{a[l * kStep + 1]}), to_double(T{b[l * kStep + 1]}))) {
             high |= 1U << l;
         }
     }
@@ -115,8 +115,8 @@ void half_compare(OpTable& t, std::string_view name, std::string_view pair, F) {
 // Modifiers of inputs and results.
 template <class T>
 u16 flush_half(u16 a) {
-    constexpr u16 exponent = std::is_same_v<T, Half> ? 0x7C00 : 0x7F80;
-    return (a & exponent) == 0 ? a & 0x8000 : a;
+    constexpr u16 kExponent = std::is_same_v<T, Half> ? 0x7C00 : 0x7F80;
+    return (a & kExponent) == 0 ? a & 0x8000 : a;
 }
 template <class T>
 u16 relu_half(u16 a) {

@@ -173,7 +173,7 @@ void register_special(OpTable& t) {
     // A cooperative launch's workspace: envreg2 is the low half of its address, envreg1 the high half.
     special<u32>(t, "sreg.%envreg1", [](const Warp& w, u32) { return w.launch->grid_workspace >> 32; });
     special<u32>(t, "sreg.%envreg2", [](const Warp& w, u32) { return w.launch->grid_workspace; });
-    static constexpr std::string_view unused[] = {
+    static constexpr std::string_view kUnused[] = {
         "sreg.%envreg0",  "sreg.%envreg3",  "sreg.%envreg4",  "sreg.%envreg5",  "sreg.%envreg6",  "sreg.%envreg7",
         "sreg.%envreg8",  "sreg.%envreg9",  "sreg.%envreg10", "sreg.%envreg11", "sreg.%envreg12", "sreg.%envreg13",
         "sreg.%envreg14", "sreg.%envreg15", "sreg.%envreg16", "sreg.%envreg17", "sreg.%envreg18", "sreg.%envreg19",
@@ -181,13 +181,13 @@ void register_special(OpTable& t) {
         "sreg.%envreg26", "sreg.%envreg27", "sreg.%envreg28", "sreg.%envreg29", "sreg.%envreg30", "sreg.%envreg31",
         "sreg.%pm0",      "sreg.%pm1",      "sreg.%pm2",      "sreg.%pm3",      "sreg.%pm4",      "sreg.%pm5",
         "sreg.%pm6",      "sreg.%pm7"};
-    for (const auto name : unused) {
+    for (const auto name : kUnused) {
         special<u32>(t, name, [](const Warp&, u32) { return 0; });
     }
-    static constexpr std::string_view unused_wide[] = {"sreg.%pm0_64", "sreg.%pm1_64", "sreg.%pm2_64",
+    static constexpr std::string_view kUnusedWide[] = {"sreg.%pm0_64", "sreg.%pm1_64", "sreg.%pm2_64",
                                                        "sreg.%pm3_64", "sreg.%pm4_64", "sreg.%pm5_64",
                                                        "sreg.%pm6_64", "sreg.%pm7_64", "sreg.%current_graph_exec"};
-    for (const auto name : unused_wide) {
+    for (const auto name : kUnusedWide) {
         clock_register<u64>(t, name, [] { return u64{0}; });
     }
     clock_register<u32>(t, "sreg.%clock", [] { return cycles(); });

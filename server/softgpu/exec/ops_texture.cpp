@@ -263,10 +263,10 @@ class Sampler {
                              w_.reg<float>(access_.coordinates[1])[lane_]};
         const auto x = neighbours(scaled(t, at[0], grid.width, t.modes[0]) + offset(0));
         const auto y = neighbours(scaled(t, at[1], grid.height, t.modes[1]) + offset(1));
-        constexpr s64 steps[4][2] = {{0, 1}, {1, 1}, {1, 0}, {0, 0}};
+        constexpr s64 kSteps[4][2] = {{0, 1}, {1, 1}, {1, 0}, {0, 0}};
         Bits4 result{};
         for (u32 k = 0; k < 4; ++k) {
-            const s64 i = x.low + steps[k][0], j = y.low + steps[k][1];
+            const s64 i = x.low + kSteps[k][0], j = y.low + kSteps[k][1];
             result[k] = reads_real(t) ? std::bit_cast<u32>(fetch.real(i, j, 0)[access_.gathered])
                                       : fetch.bits(i, j, 0)[access_.gathered];
         }

@@ -18,8 +18,8 @@ enum class Round : std::uint8_t { nearest, zero, down, up };
 class ScopedRounding {
   public:
     explicit ScopedRounding(Round round) noexcept : saved_(_mm_getcsr()) {
-        static constexpr unsigned bits[] = {_MM_ROUND_NEAREST, _MM_ROUND_TOWARD_ZERO, _MM_ROUND_DOWN, _MM_ROUND_UP};
-        _mm_setcsr((saved_ & ~static_cast<unsigned>(_MM_ROUND_MASK)) | bits[static_cast<int>(round)]);
+        static constexpr unsigned kBits[] = {_MM_ROUND_NEAREST, _MM_ROUND_TOWARD_ZERO, _MM_ROUND_DOWN, _MM_ROUND_UP};
+        _mm_setcsr((saved_ & ~static_cast<unsigned>(_MM_ROUND_MASK)) | kBits[static_cast<int>(round)]);
     }
     ~ScopedRounding() { _mm_setcsr(saved_); }
     ScopedRounding(const ScopedRounding&) = delete;

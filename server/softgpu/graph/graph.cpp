@@ -26,13 +26,13 @@ GraphRegistries& graphs() {
 }
 
 CUgraphNodeType type_of(const Payload& payload) {
-    constexpr CUgraphNodeType types[] = {
+    constexpr CUgraphNodeType kTypes[] = {
         CU_GRAPH_NODE_TYPE_KERNEL,     CU_GRAPH_NODE_TYPE_MEMCPY,       CU_GRAPH_NODE_TYPE_MEMSET,
         CU_GRAPH_NODE_TYPE_HOST,       CU_GRAPH_NODE_TYPE_GRAPH,        CU_GRAPH_NODE_TYPE_EMPTY,
         CU_GRAPH_NODE_TYPE_WAIT_EVENT, CU_GRAPH_NODE_TYPE_EVENT_RECORD, CU_GRAPH_NODE_TYPE_MEM_ALLOC,
         CU_GRAPH_NODE_TYPE_MEM_FREE,   CU_GRAPH_NODE_TYPE_BATCH_MEM_OP};
-    static_assert(std::size(types) == std::variant_size_v<Payload>);
-    return types[payload.index()];
+    static_assert(std::size(kTypes) == std::variant_size_v<Payload>);
+    return kTypes[payload.index()];
 }
 
 Graph::~Graph() {

@@ -402,14 +402,14 @@ void conclude(Worker& worker, Command& command, codec::Slots<Call>& slots, std::
 
 template <class Call, class Handler>
 void serve(Worker& worker, Command& command, Handler handler) {
-    constexpr bool blocking = Call::kDelivery == calls::Delivery::blocking;
+    constexpr bool kBlocking = Call::kDelivery == calls::Delivery::blocking;
     if constexpr (is_after_held<Call>) {
         if (!command.ready && worker.scheduler.holds_any()) {
             serve_when_issued(worker, command);
             return;
         }
     }
-    if constexpr (blocking) {
+    if constexpr (kBlocking) {
         command.keep_body(kWaitingCostBytes);  // it is kept until it is answered
     }
     if constexpr (calls::is_served<Call>) {
@@ -421,7 +421,7 @@ void serve(Worker& worker, Command& command, Handler handler) {
     } else {
         StreamState* stream = nullptr;
         std::uint64_t destroyed = 0;
-        if constexpr (blocking) {
+        if constexpr (kBlocking) {
             auto slots = std::make_shared<codec::Slots<Call>>();
             if (read_and_translate(worker, command, *slots, stream, destroyed)) {
                 serve_on_helper<Call>(worker, command, std::move(slots), destroyed);

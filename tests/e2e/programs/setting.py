@@ -6,6 +6,7 @@ gives its origin: server.* for gpupoold and its workers, TEST.* for the processe
 
 import argparse
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,6 +101,8 @@ class Setting:
 
 def run(command, environment, limit_s):
     """Runs a command in its own process group, which is killed at its end. Its standard input is empty."""
+    if not shutil.which(command[0]):
+        sys.exit(f"{command[0]} is not there: build its target, or test_programs and gpu_programs")
     started = time.monotonic()
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(

@@ -101,11 +101,11 @@ std::vector<std::uint64_t> Device::run(CUmodule module, const std::string& entry
     CUdeviceptr from = buffer(in_, in_bytes_, in.size() * 8), to = buffer(out_, out_bytes_, out_words * 8);
     CHECKED(cuMemcpyHtoD, from, in.data(), in.size() * 8);
     CHECKED(cuMemsetD8, to, 0, out_words * 8);
-    constexpr unsigned block = 128;
+    constexpr unsigned kBlock = 128;
     unsigned count = threads;
     void* parameters[] = {&from, &to, with_count ? &count : nullptr};
     // The software GPU reports unknown instructions at the launch.
-    const CUresult launched = CALL(cuLaunchKernel)(function, (threads + block - 1) / block, 1, 1, block, 1, 1, 0,
+    const CUresult launched = CALL(cuLaunchKernel)(function, (threads + kBlock - 1) / kBlock, 1, 1, kBlock, 1, 1, 0,
                                                    nullptr, parameters, nullptr);
     if (launched != CUDA_SUCCESS) {
         error = name_of(launched);

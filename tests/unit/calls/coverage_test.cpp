@@ -28,12 +28,12 @@ TEST(Coverage, NamesEverySymbolOnce) {
 
 // Evidence of a symbol that does not exist or is refused is a mistake, either in the table or in the evidence.
 TEST(Coverage, EvidenceNamesOnlySupportedCalls) {
-    static constexpr std::string_view symbols[] = {
+    static constexpr std::string_view kSymbols[] = {
 #define GP_EVIDENCE(symbol, programs) #symbol,
 #include "protocol/calls/evidence.def"
 #undef GP_EVIDENCE
         ""};
-    for (const std::string_view symbol : symbols) {
+    for (const std::string_view symbol : kSymbols) {
         if (symbol.empty()) {
             continue;
         }

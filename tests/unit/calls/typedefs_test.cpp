@@ -54,12 +54,12 @@ constexpr bool agrees(std::string_view name) {
 #define GP_CALL(op, symbol, base, since, ...)                                            \
     static_assert(agrees<decltype(&::symbol), Typedef<#base, since, "">::type>(#symbol), \
                   #symbol ": cudaTypedefs.h has no PFN_" #base "_v" #since " of the function's type");
-#define GP_PER_THREAD(symbol, suffix, since, ...)                                                              \
-    static_assert(                                                                                             \
-        []<std::size_t... Index>(std::index_sequence<Index...>) {                                              \
-            constexpr char base[] = {calls::symbol::kBaseName[Index]..., '\0'};                                \
-            return agrees<decltype(&::symbol##suffix), typename Typedef<base, since, #suffix>::type>(#symbol); \
-        }(std::make_index_sequence<calls::symbol::kBaseName.size()>()),                                        \
+#define GP_PER_THREAD(symbol, suffix, since, ...)                                                               \
+    static_assert(                                                                                              \
+        []<std::size_t... Index>(std::index_sequence<Index...>) {                                               \
+            constexpr char kBase[] = {calls::symbol::kBaseName[Index]..., '\0'};                                \
+            return agrees<decltype(&::symbol##suffix), typename Typedef<kBase, since, #suffix>::type>(#symbol); \
+        }(std::make_index_sequence<calls::symbol::kBaseName.size()>()),                                         \
         #symbol #suffix ": cudaTypedefs.h has no PFN of this base name and version of the function's type");
 #include "protocol/calls/table.def"
 #undef GP_CALL

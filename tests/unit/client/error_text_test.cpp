@@ -44,8 +44,8 @@ TEST(ErrorText, TakesOnlyKnownCodesFromAPeer) {
                                 CUDA_ERROR_KEY_ROTATION, CUDA_ERROR_UNKNOWN}) {
         EXPECT_EQ(from_peer(code), code);
     }
-    constexpr int least = std::numeric_limits<int>::min(), most = std::numeric_limits<int>::max();
-    for (const int number : {9, 998, 1000, 1023, 1024, 4095, 4096, 1 << 16, most, -1, -999, least}) {
+    constexpr int kLeast = std::numeric_limits<int>::min(), kMost = std::numeric_limits<int>::max();
+    for (const int number : {9, 998, 1000, 1023, 1024, 4095, 4096, 1 << 16, kMost, -1, -999, kLeast}) {
         EXPECT_EQ(from_peer(number), CUDA_ERROR_UNKNOWN) << number;
     }
 }

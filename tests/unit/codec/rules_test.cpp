@@ -11,9 +11,9 @@ namespace {
 template <class Call, int Index>
 constexpr bool room_is_the_callers() {
     if constexpr (codec::shape<Call, Index> == codec::Shape::out_array) {
-        constexpr int count = calls::rule_at<Call, Index>.count_parameter;
-        if constexpr (count >= 0) {
-            return !codec::has_output<Call, count> || count > Index;
+        constexpr int kCount = calls::rule_at<Call, Index>.count_parameter;
+        if constexpr (kCount >= 0) {
+            return !codec::has_output<Call, kCount> || kCount > Index;
         }
     }
     return true;
@@ -22,12 +22,12 @@ constexpr bool room_is_the_callers() {
 // An array's length is given by its count, so the worker must receive the count.
 template <class Call, int Index>
 constexpr bool count_travels() {
-    constexpr codec::Shape kind = codec::shape<Call, Index>;
-    if constexpr (kind == codec::Shape::in_array || kind == codec::Shape::out_array) {
-        constexpr int count = calls::rule_at<Call, Index>.count_parameter;
-        if constexpr (count >= 0) {
-            constexpr codec::Shape how = codec::shape<Call, count>;
-            return how == codec::Shape::value || how == codec::Shape::in || how == codec::Shape::inout;
+    constexpr codec::Shape kKind = codec::shape<Call, Index>;
+    if constexpr (kKind == codec::Shape::in_array || kKind == codec::Shape::out_array) {
+        constexpr int kCount = calls::rule_at<Call, Index>.count_parameter;
+        if constexpr (kCount >= 0) {
+            constexpr codec::Shape kHow = codec::shape<Call, kCount>;
+            return kHow == codec::Shape::value || kHow == codec::Shape::in || kHow == codec::Shape::inout;
         }
     }
     return true;

@@ -157,30 +157,30 @@ TEST(Units, SizesForPeople) {
 }
 
 TEST(Environment, DistinguishesUnsetFromEmpty) {
-    constexpr const char* name = "GPUPOOL_TEST_VARIABLE";
-    ::unsetenv(name);
-    EXPECT_FALSE(environment::raw(name));
-    EXPECT_FALSE(environment::text(name));
-    ::setenv(name, "", 1);
-    EXPECT_EQ(environment::raw(name), "");
-    EXPECT_FALSE(environment::text(name));
-    ::setenv(name, "1MiB", 1);
-    EXPECT_EQ(environment::raw(name), "1MiB");
-    EXPECT_EQ(environment::text(name), "1MiB");
-    ::unsetenv(name);
+    constexpr const char* kName = "GPUPOOL_TEST_VARIABLE";
+    ::unsetenv(kName);
+    EXPECT_FALSE(environment::raw(kName));
+    EXPECT_FALSE(environment::text(kName));
+    ::setenv(kName, "", 1);
+    EXPECT_EQ(environment::raw(kName), "");
+    EXPECT_FALSE(environment::text(kName));
+    ::setenv(kName, "1MiB", 1);
+    EXPECT_EQ(environment::raw(kName), "1MiB");
+    EXPECT_EQ(environment::text(kName), "1MiB");
+    ::unsetenv(kName);
 }
 
 TEST(Environment, CudaSwitchesAreOnByTheirValue) {
-    constexpr const char* name = "GPUPOOL_TEST_VARIABLE";
-    ::unsetenv(name);
-    EXPECT_FALSE(environment::cuda_switch(name));
+    constexpr const char* kName = "GPUPOOL_TEST_VARIABLE";
+    ::unsetenv(kName);
+    EXPECT_FALSE(environment::cuda_switch(kName));
     for (const char* value : {"", "0", "01"}) {
-        ::setenv(name, value, 1);
-        EXPECT_FALSE(environment::cuda_switch(name)) << value;
+        ::setenv(kName, value, 1);
+        EXPECT_FALSE(environment::cuda_switch(kName)) << value;
     }
-    ::setenv(name, "1", 1);
-    EXPECT_TRUE(environment::cuda_switch(name));
-    ::unsetenv(name);
+    ::setenv(kName, "1", 1);
+    EXPECT_TRUE(environment::cuda_switch(kName));
+    ::unsetenv(kName);
 }
 
 TEST(Hash, MatchesTheReference) {

@@ -117,12 +117,12 @@ TEST_F(LogFile, MayBeDevNull) {
 
 TEST_F(LogFile, LinesOfManyThreadsAreWhole) {
     ASSERT_TRUE(to_file(path_, Level::info));
-    constexpr int thread_count = 4;
-    constexpr int each = 200;
+    constexpr int kThreadCount = 4;
+    constexpr int kEach = 200;
     std::vector<std::thread> threads;
-    for (int t = 0; t < thread_count; ++t) {
+    for (int t = 0; t < kThreadCount; ++t) {
         threads.emplace_back([t] {
-            for (int i = 0; i < each; ++i) {
+            for (int i = 0; i < kEach; ++i) {
                 info("<{}:{}>", t, i);
             }
         });
@@ -131,7 +131,7 @@ TEST_F(LogFile, LinesOfManyThreadsAreWhole) {
         thread.join();
     }
     const auto written = lines();
-    ASSERT_EQ(written.size(), static_cast<std::size_t>(thread_count * each));
+    ASSERT_EQ(written.size(), static_cast<std::size_t>(kThreadCount * kEach));
     for (const auto& line : written) {
         EXPECT_EQ(line.back(), '>');
         EXPECT_EQ(line.find('<'), line.rfind('<'));

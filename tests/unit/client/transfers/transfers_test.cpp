@@ -396,9 +396,9 @@ TEST(Uploads, DoNotWaitForALaterDownload) {
 // A program copies rows faster than they can be sent.
 TEST(Uploads, CopiedDataIsBounded) {
     Client& client = Client::fresh();
-    constexpr std::size_t half = Transfers::kMaxCopiedBytes / 2;
-    const std::uint64_t first = client.transfers.begin_upload(std::vector<std::byte>(half));
-    const std::uint64_t second = client.transfers.begin_upload(std::vector<std::byte>(half));
+    constexpr std::size_t kHalf = Transfers::kMaxCopiedBytes / 2;
+    const std::uint64_t first = client.transfers.begin_upload(std::vector<std::byte>(kHalf));
+    const std::uint64_t second = client.transfers.begin_upload(std::vector<std::byte>(kHalf));
     std::atomic<std::uint64_t> third{0};
     std::thread beginning([&] { third = client.transfers.begin_upload(std::vector<std::byte>(1)); });
     ASSERT_TRUE(client.wait_for_waiters(1));
@@ -408,7 +408,7 @@ TEST(Uploads, CopiedDataIsBounded) {
     EXPECT_NE(third, 0u);
     client.transfers.cancel(second);
     client.transfers.cancel(third);
-    const std::uint64_t alone = client.transfers.begin_upload(std::vector<std::byte>(4 * half));
+    const std::uint64_t alone = client.transfers.begin_upload(std::vector<std::byte>(4 * kHalf));
     client.transfers.cancel(alone);
 }
 
@@ -416,15 +416,15 @@ TEST(Uploads, CopiedDataIsBounded) {
 // would have to allocate that much.
 TEST(Uploads, RowsArePackedWhenPulled) {
     Client& client = Client::fresh();
-    constexpr std::size_t bytes = 2 * wire::Lanes::kMaxPieceBytes;
-    const auto data = pattern(bytes, 4);
+    constexpr std::size_t kBytes = 2 * wire::Lanes::kMaxPieceBytes;
+    const auto data = pattern(kBytes, 4);
     std::atomic<std::size_t> packed{0};
     const std::uint64_t upload =
-        client.transfers.begin_upload(bytes, 0x1000, 0x2000, [&](std::uint64_t offset, std::span<std::byte> part) {
+        client.transfers.begin_upload(kBytes, 0x1000, 0x2000, [&](std::uint64_t offset, std::span<std::byte> part) {
             std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(offset), part.size(), part.begin());
             packed += part.size();
         });
-    EXPECT_FALSE(client.transfers.pull(upload, 0, bytes));
+    EXPECT_FALSE(client.transfers.pull(upload, 0, kBytes));
     std::atomic<bool> freed{false};
     std::thread freeing([&] {
         client.transfers.wait_untouched(reinterpret_cast<void*>(0x1fff), 1);
@@ -433,12 +433,12 @@ TEST(Uploads, RowsArePackedWhenPulled) {
     ASSERT_TRUE(client.wait_for_waiters(1));
     EXPECT_EQ(packed, 0u);
     EXPECT_FALSE(freed) << "it has not been read yet";
-    EXPECT_TRUE(client.transfers.pull(upload, 0, bytes / 2));
-    EXPECT_TRUE(client.transfers.pull(upload, bytes / 2, bytes / 2));
-    EXPECT_EQ(client.worker.wait_for(upload, bytes), data);
+    EXPECT_TRUE(client.transfers.pull(upload, 0, kBytes / 2));
+    EXPECT_TRUE(client.transfers.pull(upload, kBytes / 2, kBytes / 2));
+    EXPECT_EQ(client.worker.wait_for(upload, kBytes), data);
     freeing.join();
     EXPECT_TRUE(freed);
-    EXPECT_EQ(packed, bytes);
+    EXPECT_EQ(packed, kBytes);
 }
 
 TEST(Uploads, PullsOutsideOfTheTransferAreRefused) {

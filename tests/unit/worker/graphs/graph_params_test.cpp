@@ -15,7 +15,7 @@ using worker::NodeParameters;
 
 class GraphParamsTest : public testing::Test {
   protected:
-    GraphParamsTest() { handles.bind(kFunction, reinterpret_cast<CUfunction>(0xf00)); }
+    GraphParamsTest() { handles.bind(function_, reinterpret_cast<CUfunction>(0xf00)); }
 
     CUresult read(NodeParameters& parameters) { return parameters.read(handles, objects, node, payload); }
     CUresult read() {
@@ -35,7 +35,7 @@ class GraphParamsTest : public testing::Test {
         node.copy.Height = node.copy.Depth = 1;
     }
 
-    const CUfunction kFunction = codec::from_wire<CUfunction>(codec::make_handle(codec::HandleKind::function, 1));
+    const CUfunction function_ = codec::from_wire<CUfunction>(codec::make_handle(codec::HandleKind::function, 1));
     worker::HandleTable handles;
     worker::Objects objects;
     GraphNode node;
@@ -44,7 +44,7 @@ class GraphParamsTest : public testing::Test {
 
 TEST_F(GraphParamsTest, KernelArgumentsAreOneBuffer) {
     node.type = CU_GRAPH_NODE_TYPE_KERNEL;
-    node.function = kFunction;
+    node.function = function_;
     node.grid_y = 7;
     payload = {1, 2, 3, 4};
     NodeParameters parameters;
@@ -68,7 +68,7 @@ TEST_F(GraphParamsTest, KernelNeedsAFunctionOfTheSession) {
         node.function = codec::from_wire<CUfunction>(handle);
         EXPECT_EQ(read(), CUDA_ERROR_INVALID_HANDLE) << handle;
     }
-    node.function = kFunction;
+    node.function = function_;
     node.context = codec::from_wire<CUcontext>(0x1234);
     EXPECT_EQ(read(), CUDA_ERROR_INVALID_CONTEXT);
 }
@@ -204,7 +204,7 @@ TEST_F(DescribeKernel, ReturnsSeparateArguments) {
     void* arguments[] = {&first, &second};
     answer.kernelParams = arguments;
     ASSERT_EQ(describe(16), CUDA_SUCCESS);
-    EXPECT_EQ(node.function, kFunction) << "the client's handle is returned";
+    EXPECT_EQ(node.function, function_) << "the client's handle is returned";
     EXPECT_EQ(bytes, 16u);
     EXPECT_EQ(std::memcmp(payload.data(), &first, 4), 0);
     EXPECT_EQ(std::memcmp(payload.data() + 8, &second, 8), 0);
