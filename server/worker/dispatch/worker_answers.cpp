@@ -155,7 +155,7 @@ namespace {
 bool may_mean_data(codec::NoticeType type) {
     switch (type) {
         case codec::NoticeType::pull:
-        case codec::NoticeType::hold:
+        case codec::NoticeType::throttle:
         case codec::NoticeType::pieces_sent:
         case codec::NoticeType::ahead_taken:
         case codec::NoticeType::slab_prepared: return false;
@@ -165,7 +165,7 @@ bool may_mean_data(codec::NoticeType type) {
 
 // Does the notice throttle the client? It would be too late behind bulk data that a slow line has yet to carry.
 bool restrains(codec::NoticeType type) {
-    return type == codec::NoticeType::hold;
+    return type == codec::NoticeType::throttle;
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::u
             job->result = in_context(api, job->context, [&] { return call(api, loadable.image(), *job); });
         },
         [&worker, job, command, minted, log_bytes] {
-            worker.images.settle(job->image);
+            worker.images.record_outcome(job->image);
             const bool wanted = job->image.outcome() == ImageUse::Outcome::wanted;
             if (wanted) {
                 // The client will send the image and repeat the call.

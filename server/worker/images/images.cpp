@@ -96,7 +96,7 @@ ImageUse Images::use(const ImageHash& hash) const {
     return use;
 }
 
-void Images::settle(const ImageUse& use) {
+void Images::record_outcome(const ImageUse& use) {
     const auto it = images_.find(use.hash_);
     if (use.outcome_ == ImageUse::Outcome::false_name) {
         log::warn("an image from the client does not match its hash and is not used");
