@@ -76,8 +76,8 @@ Outcome when_recorded(Worker& worker, CUevent client, Action action, Effect effe
 }
 
 // Returns an action that notifies the client how the record ended. CUDA_ERROR_INVALID_HANDLE makes the client query the
-// event. Watches are counted as long as the action exists: while a record is held, the client may watch it again and
-// again.
+// event. A watch counts against the limit as long as its action exists, because a client could add any number of
+// watches of a record that is held.
 Action notifier(Worker& worker, CUevent client, std::uint64_t record) {
     const std::shared_ptr<void> counted(&++worker.objects.event_watches, [](std::size_t* count) { --*count; });
     return [&worker, client, record, counted](CUresult result) {
