@@ -242,8 +242,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     void on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_piece_lost(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_lanes_ended(const Error& cause) override;
-    // Ends all connections, then wakes all waiting threads, when no connection writes to the application's memory any
-    // more.
+    // Ends all connections. When none writes to the application's memory any more, wakes all waiting threads.
     void lose(const Error& cause);
     // False if the notice is invalid.
     bool take_notice(const codec::ReplyHeader& header, std::span<std::byte> body);

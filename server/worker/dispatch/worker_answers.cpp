@@ -118,7 +118,8 @@ void Worker::send_host_change(std::span<const std::byte> record) {
     notify_bytes(codec::NoticeType::host_memory, record.data(), record.size());
 }
 
-// Unless `thorough`, sends only what the reading thread has already read from the pipe.
+// Sends what kernels and the driver have printed. Reads the pipe if `thorough`; otherwise sends only the text that the
+// output reader has read already.
 void Worker::send_output(DeviceOutput* output, codec::NoticeType type, bool thorough) {
     if (output == nullptr || !(thorough || output->has_text())) {
         return;

@@ -179,8 +179,8 @@ Outcome cuEventSynchronize(Worker& worker, Command& command, codec::Slots<calls:
         worker, client, [&worker, command](CUresult result) { worker.answer(command, result, true); }, Effect::answers);
 }
 
-// The program queries this event, so the worker notifies the client of its completion. For a held record it does not,
-// and the client has to query the event.
+// The program queries this event, so the worker watches the record. If it cannot, because the record is held or too
+// many are watched, it sends a notice that makes the client query the event.
 Outcome gpEventRecord(Worker& worker, Command& command, codec::Slots<calls::gpEventRecord>& slots) {
     using Call = calls::gpEventRecord;
     const bool already_notified = command.ready;

@@ -45,7 +45,7 @@ CUresult Images::offer(const ImageHash& hash, std::uint64_t bytes) {
     }
     total_bytes_ += bytes;
     Image& image = images_[hash];
-    // Not allocated for a mere announcement: it grows with the data.
+    // Allocates nothing yet, because a client can announce images without sending them: the vector grows with the data.
     image.data = std::make_shared<std::vector<std::byte>>();
     image.bytes = bytes;
     return CUDA_SUCCESS;
