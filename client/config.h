@@ -1,4 +1,4 @@
-// The client's settings. The environment takes precedence over a TOML file, and that over the defaults.
+// The client's settings. An environment variable overrides the TOML file, and the file overrides the defaults.
 //
 // The file is the first of $GPUPOOL_CONFIG (which must exist), $XDG_CONFIG_HOME/gpupool/client.toml,
 // ~/.config/gpupool/client.toml and /etc/gpupool/client.toml. docs/configuration.md lists the settings.
@@ -25,7 +25,7 @@ namespace gpupool::client {
 // As a file name in `trace`, `summary` and `log`, this means standard error.
 constexpr const char* kStandardErrorName = "-";
 
-// One for every two processors that the process may use, from 1 to 8, because each lane occupies a thread at either
+// One for every two processors that the process may use, from 1 to 8, because each lane occupies a thread at each
 // end.
 std::size_t default_lanes();
 

@@ -36,7 +36,8 @@ bool surely_holds(const Session& s, std::uint64_t address, std::uint64_t bytes);
 // Replaces the memory type UNIFIED by host or device. The same for pinned memory that was declared as device memory.
 void resolve_unified(const Session& s, CUDA_MEMCPY3D& c);
 
-// Replaces host addresses by names that the server may use (client/core/graphs/graph_hosts.h), and back.
+// Replaces the host addresses of a graph's copy by names that the server may use (client/core/graphs/graph_hosts.h).
+// restore_host_memory() replaces names by addresses.
 CUresult name_host_memory(CUDA_MEMCPY3D& c);
 void restore_host_memory(CUDA_MEMCPY3D& c);
 

@@ -87,7 +87,7 @@ bool surely_changed(CUgraphExec executable, const Graphs::Node& node, const CUgr
         case CU_GRAPH_NODE_TYPE_KERNEL:
             return function_of(parameters) == node.function && is_usable_kernel(parameters.kernel);
         case CU_GRAPH_NODE_TYPE_HOST: return is_usable(parameters);
-        default: return false;  // what the driver accepts depends on the node's earlier parameters
+        default: return false;  // the driver's verdict depends on the node's earlier parameters
     }
 }
 

@@ -50,7 +50,8 @@ class View final : public export_tables::ClientView {
         return CUDA_SUCCESS;
     }
     CUresult resolve_stream(CUcontext, CUstream stream, bool per_thread, void** object) noexcept override {
-        // The object is only ever passed back to this class. It is the handle, except for the default streams.
+        // CUDA's libraries pass the object to this class alone, so it need not be an address. It is the stream's
+        // handle, or for a default stream a number with the thread.
         const std::uint64_t value = codec::to_wire(stream);
         if (value == 2 || (value == 0 && per_thread) || (value == 1 && per_thread)) {
             *object = reinterpret_cast<void*>(2 + (std::uint64_t{this_thread().index} << 8));

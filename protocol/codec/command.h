@@ -161,9 +161,9 @@ struct Slot {
         }
     }
 
-    // Second pass, when all values are known: arrays must have the size of their count parameter, which the driver
-    // trusts.
-    void settle(Reader& in, Arguments arguments) {
+    // Second pass, when all values are known: checks that an array has the size of its count parameter, which the
+    // driver trusts, and allocates an array for output.
+    void size_array(Reader& in, Arguments arguments) {
         if constexpr (kind == Shape::in_array) {
             if (value != nullptr && object.size() != element_count<Call, Index>(arguments)) {
                 in.fail();
@@ -227,7 +227,7 @@ struct SlotsOf<Call, std::integer_sequence<int, Index...>> : Slot<Call, Index>..
         Reader in(body);
         (static_cast<Slot<Call, Index>*>(this)->read(in), ...);
         if (in.ok()) {
-            (static_cast<Slot<Call, Index>*>(this)->settle(in, addresses), ...);
+            (static_cast<Slot<Call, Index>*>(this)->size_array(in, addresses), ...);
         }
         return in.ok();
     }

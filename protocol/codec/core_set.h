@@ -50,7 +50,7 @@ inline constexpr auto kCoreCalls = [] {
 // Notices that only inform (printed text, traces) are not in the set: they are not sent if they are not agreed.
 inline constexpr std::array kCoreNotices = {
     NoticeType::pull,           NoticeType::host_function,   NoticeType::deferred_error,
-    NoticeType::hold,           NoticeType::transfer_failed, NoticeType::graph_function,
+    NoticeType::throttle,       NoticeType::transfer_failed, NoticeType::graph_function,
     NoticeType::graph_upload,   NoticeType::graph_download,  NoticeType::host_memory,
     NoticeType::event_complete, NoticeType::pieces_sent,     NoticeType::ended,
     NoticeType::ahead_taken,    NoticeType::slab_prepared,   NoticeType::stream_complete,

@@ -54,7 +54,8 @@ enum class NoticeType : std::uint16_t {
     pull = 1,              // PullNotice: send this part of a transfer now
     host_function = 2,     // HostFunctionNotice: run it, then send gpHostFunctionDone
     deferred_error = 3,    // DeferredErrorNotice: a deferred call failed
-    hold = 4,              // StreamHoldNotice: throttle a stream, or end that
+    throttle = 4,          // StreamThrottleNotice: throttle a stream, or end that
+    hold = throttle,       // its name in the pinned layout (layout.cpp)
     output = 5,            // output of kernels: 8 bytes of length, then the text
     transfer_failed = 6,   // TransferFailedNotice: no further pieces of it will be pulled or sent
     graph_function = 7,    // GraphFunctionNotice: as host_function, for a graph's node
@@ -72,7 +73,7 @@ enum class NoticeType : std::uint16_t {
     trace_name = 21        // TraceName, then the text
 };
 
-// Raise it when the meaning of a notice changes while its layout does not: `case NoticeType::hold: return 2;`.
+// Raise it when the meaning of a notice changes while its layout does not: `case NoticeType::throttle: return 2;`.
 constexpr std::uint16_t behaviour_of(NoticeType type) {
     switch (type) {
         default: return 1;
@@ -138,16 +139,17 @@ struct PiecesSentNotice {
     std::uint64_t number;
 };
 // A stream by its handle; a default stream as 1 (legacy) or 2 (per-thread), with its context and thread; all zero:
-// every stream. kHoldsGraphChanges: deferred changes of the executable graph whose handle is in `context`.
-inline constexpr std::uint64_t kHoldsGraphChanges = 3;  // smaller than every handle
-struct StreamHoldNotice {
+// every stream. kThrottledGraphChanges: deferred changes of the executable graph whose handle is in `context`.
+inline constexpr std::uint64_t kThrottledGraphChanges = 3;  // smaller than every handle
+struct StreamThrottleNotice {
     std::uint64_t stream;
     std::uint64_t context;
     std::uint32_t thread;
-    std::uint32_t held;  // 1: send no more work for it; 0: send again
+    std::uint32_t throttled;  // 1: send no more work for it; 0: send again
 };
+using StreamHoldNotice = StreamThrottleNotice;  // its name in layout.cpp
 
-// The stream is named as in StreamHoldNotice. CUDA_SUCCESS: all work sent before the gpStreamWatch with number
+// The stream is named as in StreamThrottleNotice. CUDA_SUCCESS: all work sent before the gpStreamWatch with number
 // `command` is complete. Any other result: the client must query the stream to learn its state.
 struct StreamCompleteNotice {
     std::uint64_t stream;

@@ -55,11 +55,11 @@ class ReaderYield {
     template <class Readable>
     bool spin(Readable readable) {
         for (;;) {
-            const std::uint32_t looks = polls_.load(std::memory_order_relaxed);
-            const auto others = [&] { return polls_.load(std::memory_order_relaxed) != looks; };
+            const std::uint32_t polls_before = polls_.load(std::memory_order_relaxed);
+            const auto others = [&] { return polls_.load(std::memory_order_relaxed) != polls_before; };
             const auto mine = [&] { return pollers_.load(std::memory_order_acquire) == 0 && readable(); };
-            if (foreign_polls_ >= kPollsUntilDozing) {
-                std::this_thread::sleep_for(kDozeTime);
+            if (foreign_polls_ >= kPollsUntilSleep) {
+                std::this_thread::sleep_for(kSleepTime);
                 if (!others()) {
                     foreign_polls_ = 0;
                 }
@@ -93,14 +93,15 @@ class ReaderYield {
     // would find nothing in between.
     void note_others() noexcept {
         const auto now = std::chrono::steady_clock::now();
-        foreign_polls_ = now - last_foreign_poll_ < kDozeTime ? foreign_polls_ + 1 : 1;
+        foreign_polls_ = now - last_foreign_poll_ < kSleepTime ? foreign_polls_ + 1 : 1;
         last_foreign_poll_ = now;
     }
 
-    // After this many polls of other threads in a series, the reader sleeps for kDozeTime at a time while they go on.
-    // Watching them would cost a processor, and would slow them down, because they write the word that it watches.
-    static constexpr unsigned kPollsUntilDozing = 64;
-    static constexpr std::chrono::microseconds kDozeTime{50};
+    // After this many polls of other threads in a series, the reader sleeps for kSleepTime at a time while they go on.
+    // Spinning meanwhile would cost a processor, and would slow them down, because they write the counter that it
+    // reads.
+    static constexpr unsigned kPollsUntilSleep = 64;
+    static constexpr std::chrono::microseconds kSleepTime{50};
 
     Mutex mutex_;
     std::atomic<unsigned> pollers_{0};     // read without the mutex

@@ -91,7 +91,7 @@ struct Limits {
 enum class Urgency {
     soon,           // by the pump, or by this thread if that is better (see above)
     now,            // by this thread, as far as possible without blocking
-    later,          // together with the next data sent; the caller calls nudge() later
+    later,          // together with the next data sent; the caller calls try_flush() later
     ahead_of_bulk,  // as later, but before bulk data that is not sent yet: for records that keep the peer from
                     // requesting too much bulk data
 };
@@ -125,7 +125,7 @@ class Channel {
     }
 
     // Sends everything appended so far, as far as possible without blocking. From any thread, even a Receiver's.
-    void nudge();
+    void try_flush();
 
     // Appends bulk data, in as many frames as needed. With `done`, the data is sent from `data`'s memory, and `done` is
     // called when that is no longer needed; without, it is copied before this returns. `urgency` must be soon or later.

@@ -149,7 +149,7 @@ Channel::State::AppendTicket::~AppendTicket() {
 Channel::State::PumpWakeup Channel::State::prepare_wakeup() {
     switch (pump_state) {
         case PumpState::polling: pump_state = PumpState::running; return PumpWakeup::set_flag;
-        case PumpState::dozing:
+        case PumpState::sleeping_with_timeout:
         case PumpState::sleeping: pump_state = PumpState::waking; return PumpWakeup::notify;
         case PumpState::running:
         case PumpState::waking: break;
@@ -391,7 +391,7 @@ void Channel::State::send_here(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
     }
 }
 
-void Channel::nudge() {
+void Channel::try_flush() {
     State& state = *state_;
     UniqueLock lock(state.mutex);
     if (state.can_send()) {
@@ -459,11 +459,11 @@ void Channel::State::let_records_gather(UniqueLock& lock) {
 
 void Channel::State::run_pump() {
     UniqueLock lock(mutex);
-    bool lingered = false, polled = false;
+    bool timed_out = false, polled = false;
     while (!stopping || batch_left) {
         if (batch_left || can_send()) {
             send_batch(lock);
-            lingered = polled = false;
+            timed_out = polled = false;
             if (copies) {
                 let_records_gather(lock);
             }
@@ -476,19 +476,19 @@ void Channel::State::run_pump() {
             }
             continue;
         }
-        // After activity the pump dozes for a moment, and then sends an acknowledgement that no frame has carried by
+        // After activity the pump sleeps for a moment, and then sends an acknowledgement that no frame has carried by
         // then. So in a steady exchange no thread has to wake it for acknowledgements.
         const bool owes_ack = phase == Phase::open && received > acknowledged_to_peer;
-        const bool lightly = phase == Phase::open && (owes_ack || !lingered);
+        const bool briefly = phase == Phase::open && (owes_ack || !timed_out);
         const auto woken = [&]() GP_REQUIRES(mutex) { return pump_state == PumpState::waking || stopping; };
-        pump_state = lightly ? PumpState::dozing : PumpState::sleeping;
-        if (!lightly) {
+        pump_state = briefly ? PumpState::sleeping_with_timeout : PumpState::sleeping;
+        if (!briefly) {
             pump_wake.wait(lock, woken);
-            lingered = polled = false;
+            timed_out = polled = false;
         } else if (pump_wake.wait_for(lock, kAckTimeout, woken)) {
             polled = false;  // if more follows, no thread has to wake the pump again
         } else {
-            lingered = true;
+            timed_out = true;
             if (received > acknowledged_to_peer) {
                 ack_urgent = true;
             }

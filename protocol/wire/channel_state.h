@@ -53,9 +53,9 @@ struct Batch {
 
 struct Channel::State {
     enum class Phase { open, broken, ended };
-    // polling: spins for new frames. dozing: sleeps until woken or until an acknowledgement is due. waking: was
-    // notified while asleep, but does not run yet.
-    enum class PumpState { running, polling, dozing, sleeping, waking };
+    // polling: spins for new frames. sleeping_with_timeout: sleeps until it is woken or an acknowledgement is due.
+    // waking: was notified while asleep, but does not run yet.
+    enum class PumpState { running, polling, sleeping_with_timeout, sleeping, waking };
     enum class Reading { idle, reading, reporting };
 
     State(std::unique_ptr<transport::Connection> first, Receiver& to, const Limits& given);
@@ -83,7 +83,7 @@ struct Channel::State {
     void wake_pump(PumpWakeup what);
     void unlock_and_wake_pump(UniqueLock& lock) GP_RELEASE(mutex);
     [[nodiscard]] bool pump_is_asleep() const GP_REQUIRES(mutex) {
-        return pump_state == PumpState::dozing || pump_state == PumpState::sleeping;
+        return pump_state == PumpState::sleeping_with_timeout || pump_state == PumpState::sleeping;
     }
     [[nodiscard]] bool can_send() const GP_REQUIRES(mutex);
     [[nodiscard]] bool sends_itself() const GP_REQUIRES(mutex);

@@ -65,9 +65,9 @@ Result<FrameHeader> read_header(std::span<const std::byte, kHeaderBytes> bytes) 
     }
     const bool is_piece = header->type == FrameType::bulk || header->type == FrameType::packed;
     if (!is_piece || header->acknowledged != 0) {
-        return lane_violation(
-            fmt::format("received a frame of type {} on a data connection, which carries only bulk data",
-                        static_cast<unsigned>(header->type)));
+        return lane_violation(fmt::format(
+            "received a frame of type {} on a lane (a connection for bulk data), which carries only bulk data",
+            static_cast<unsigned>(header->type)));
     }
     if (header->payload_bytes <= prefix_bytes(header->type) ||
         header->payload_bytes > prefix_bytes(header->type) + Lanes::kMaxPieceBytes) {
@@ -92,7 +92,7 @@ struct Unpacking {
 }  // namespace
 
 // `mutex` guards every member that is neither const nor atomic; it is not held across a call of a connection, of the
-// receiver or of a `done`. A lane's connection exists as long as this does.
+// receiver or of a `done`. A lane's connection exists as long as this State.
 struct Lanes::State {
     struct Lane {
         std::size_t index = 0;
@@ -139,11 +139,10 @@ Status Lanes::State::admits(std::size_t index) const {
         return *error;
     }
     if (index >= most_lanes) {
-        return Error{ErrorCode::limit_exceeded,
-                     fmt::format("data connection {} exceeds the limit of {}", index, most_lanes)};
+        return Error{ErrorCode::limit_exceeded, fmt::format("lane {} exceeds the limit of {}", index, most_lanes)};
     }
     if (std::any_of(lanes.begin(), lanes.end(), [&](const auto& lane) { return lane->index == index; })) {
-        return Error{ErrorCode::invalid_input, fmt::format("data connection {} exists already", index)};
+        return Error{ErrorCode::invalid_input, fmt::format("lane {} exists already", index)};
     }
     return {};
 }
@@ -173,7 +172,7 @@ bool Lanes::State::finish(Error cause) {
 }
 
 void Lanes::State::fail(const Lane& lane, const Error& cause) {
-    const Error whole = cause.within(fmt::format("data connection {}", lane.index));
+    const Error whole = cause.within(fmt::format("lane {} (a connection for bulk data)", lane.index));
     if (finish(whole)) {
         receiver.on_lanes_ended(whole);
     }
@@ -327,8 +326,7 @@ Status Lanes::add(std::size_t index, std::unique_ptr<Connection> connection) {
         added.receiver = quiet_thread("gpupool-receive", [&state, &added] { state.run_receiver(added); });
     } catch (const std::system_error& cause) {
         state.lanes.pop_back();
-        return Error{ErrorCode::limit_exceeded,
-                     fmt::format("cannot start a thread for a data connection: {}", cause.what())};
+        return Error{ErrorCode::limit_exceeded, fmt::format("cannot start a thread for a lane: {}", cause.what())};
     }
     try {
         added.sender = quiet_thread("gpupool-send", [&state, &added] { state.run_sender(added); });
@@ -387,7 +385,7 @@ void Lanes::end(const Error& cause) {
 // Does not take the mutex, which a lane's thread may have to take before it ends: no lane is added any more, and none
 // is removed before this object is destroyed.
 void Lanes::close() GP_NO_THREAD_SAFETY_ANALYSIS {
-    end({ErrorCode::closed, "the data connections were closed"});
+    end({ErrorCode::closed, "the lanes were closed"});
     for (const auto& lane : state_->lanes) {
         if (lane->sender.joinable()) {
             lane->sender.join();

@@ -77,8 +77,7 @@ std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const
         const auto asked = hello.getPurpose().getLane();
         const auto token = asked.getSessionToken();
         if (asked.getSessionId().size() > kMaxSessionIdBytes || token.size() > kMaxSessionTokenBytes) {
-            return refusal(schema::Refused::Reason::PROTOCOL,
-                           "the session id or token of the data connection is too long");
+            return refusal(schema::Refused::Reason::PROTOCOL, "the session id or token of the lane is too long");
         }
         admission.purpose = Purpose::lane;
         admission.lane.session_id = view(asked.getSessionId());

@@ -105,18 +105,17 @@ void Session::send_stop(const std::string& reason) {
 std::optional<Refusal> Session::hand_lane(const LaneClaim& claim, const std::vector<int>& connection) {
     const auto taken = [&] { return (lanes_taken >> claim.index & 1) != 0; };
     if (claim.index >= std::min(report.max_lanes, kMaxLanes) || taken()) {
-        return Refusal{
-            schema::Refused::Reason::CAPACITY,
-            fmt::format("data connection {} is taken or not allowed: the session may open {} of them, each once",
-                        claim.index, report.max_lanes)};
+        return Refusal{schema::Refused::Reason::CAPACITY,
+                       fmt::format("lane {} is taken or not allowed: the session may open {} of them, each once",
+                                   claim.index, report.max_lanes)};
     }
     if (stopping || !link.open() || connection.empty()) {
-        return Refusal{schema::Refused::Reason::SHUTTING_DOWN, "the session is ending and accepts no data connection"};
+        return Refusal{schema::Refused::Reason::SHUTTING_DOWN, "the session is ending and accepts no further lane"};
     }
     capnp::MallocMessageBuilder message;
     message.initRoot<schema::ToWorker>().initLane().setIndex(claim.index);
     if (const auto sent = link.send(message, connection); !sent) {
-        return Refusal{schema::Refused::Reason::INTERNAL, "the session's worker does not accept the data connection"};
+        return Refusal{schema::Refused::Reason::INTERNAL, "the session's worker does not accept the lane"};
     }
     lanes_taken |= std::uint64_t{1} << claim.index;
     return std::nullopt;

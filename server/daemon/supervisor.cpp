@@ -215,7 +215,7 @@ void Supervisor::admit_lane(AdmittedConnection& admitted) {
     const bool known = found != sessions_.end() && !found->second->in_stock;  // a worker in stock has no token
     const bool matches = secret_matches(claim.session_token, known ? found->second->report.session_token : "none");
     if (!known || !matches) {
-        log::warn("{}: refused a data connection, its session id and token match no session",
+        log::warn("{}: refused a lane (a connection for bulk data): its session id and token match no session",
                   admitted.connection->peer());
         refuse(admitted, {schema::Refused::Reason::CREDENTIALS, "no session has this id and token"});
         return;

@@ -208,7 +208,7 @@ TEST(LanesTest, BrokenLaneEndsAllLanes) {
     EXPECT_TRUE(pair.server_side.wait_ended());
     // The end that detects the break first names the broken lane.
     const auto causes = pair.client_side.cause()->message + pair.server_side.cause()->message;
-    EXPECT_NE(causes.find("data connection 1"), std::string::npos) << causes;
+    EXPECT_NE(causes.find("lane 1"), std::string::npos) << causes;
     EXPECT_EQ(status.error().message, pair.client_side.cause()->message);
     EXPECT_FALSE(pair.server.wait_landed(pair.client.sent_up_to() + 1));
     pair.client.close();
@@ -374,7 +374,7 @@ TEST_F(HostileLane, TruncatedPiece) {
     header.payload_bytes = 500;
     send(header, 1, 0, 100);
     peer_->shutdown();
-    expect_end("data connection 0");
+    expect_end("lane 0");
     EXPECT_EQ(recorder_.lost(), 1u);
 }
 

@@ -129,7 +129,7 @@ class Session {
 
     // Until the worker has processed everything sent. The stream of a host function waits for ever, so completion is
     // not awaited.
-    void settle(fuzz::Input& in) {
+    void wait_until_processed(fuzz::Input& in) {
         fuzz::Body ticket(8);
         send(calls::gpHostFunctionDone::kOpcode, codec::kReplyWanted, kContext, ticket);
         const auto deadline = std::chrono::steady_clock::now() + kMaxTimeout;
@@ -163,7 +163,7 @@ void begin(Session& session) {
     fuzz::put(retain, std::uint64_t{0});
     session.send(calls::cuDevicePrimaryCtxRetain::kOpcode, codec::kReplyWanted, 0, retain);
     fuzz::Input none({});
-    session.settle(none);
+    session.wait_until_processed(none);
     fuzz::Body create;
     fuzz::put(create, codec::make_handle(codec::HandleKind::stream, 1));
     fuzz::put(create, std::uint64_t{0});
@@ -194,7 +194,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                 session.send(opcode, how & 3, (how & 4) != 0 ? in.number(1) : kContext, body);
             }
         }
-        session.settle(in);
+        session.wait_until_processed(in);
     }
     fuzz::free_pinned_memory();
     return 0;

@@ -69,7 +69,8 @@ class Release {
         std::thread releaser([&] {
             device_.use();
             launched.wait(false);
-            check(gpupool::test::eventually([&] { return has_settled(filled, queued); }), "%s: the queue is full", how);
+            check(gpupool::test::eventually([&] { return filled_or_blocked(filled, queued); }), "%s: the queue is full",
+                  how);
             check(!came_back.load(), "%s: the stream waits", how);
             DRIVER_OK(set_flag());
             DRIVER_OK(cuStreamSynchronize(releasing_));
@@ -87,7 +88,7 @@ class Release {
   private:
     // True when the filler has queued everything, or has made no progress for a while, which means that it is blocked:
     // a driver may spin meanwhile, so the thread's state does not show it.
-    static bool has_settled(const std::atomic<unsigned>& filled, unsigned queued) {
+    static bool filled_or_blocked(const std::atomic<unsigned>& filled, unsigned queued) {
         const unsigned before = filled.load();
         if (before == queued) {
             return true;

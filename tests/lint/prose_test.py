@@ -23,6 +23,11 @@ FOUND = [
     "A mutex that somebody else holds.",
     "It stops for what comes next.",
     "What was captured there is lost.",
+    "What a graph allocates counts from its launch on.",
+    "It is bounded. What crosses threads crosses a queue.",
+    "What the program has written goes to the worker.",
+    "What both ends know has to be enough.",
+    "What a copy waits for depends on its source.",
     "The stream is told to catch up.",
     "The reader has been told.",
     "The pump looks at the word.",
@@ -44,6 +49,12 @@ LEFT_ALONE = [
     "A thread that waits is woken.",
     "No thread waits for it.",
     "The log says what is missing.",
+    "What a launch needs to know about a function.",
+    "What the workers have logged since this test began.",
+    "What the process has allocated.",
+    "What the nodes do when they run.",
+    "What an event means that was recorded in a capture.",
+    "What a copy waits for is shown where?",
     "The caller decides what the reply means.",
     "A look-up of the name.",
     "Looks up the name of the host.",
@@ -103,11 +114,16 @@ class Prose(unittest.TestCase):
         self.assertEqual(self.lint("a.json", '{"a": "nobody waits"}\n'), [])
 
     def test_code_is_no_prose(self):
-        self.assertEqual(self.lint("a.cpp", "int settle();\nint who = look_at();\n"), [])
+        self.assertEqual(self.lint("a.cpp", "int look();\nint who = look_at();\n"), [])
         self.assertEqual(self.lint("a.md", "Call `settle()`.\n```\nnobody waits\n```\n"), [])
         self.assertEqual(self.lint("a.cpp", "bool nobody_waits();\n"), [1])
         self.assertEqual(self.lint("a.cpp", "void set_aside();\n"), [])
         self.assertEqual(self.lint("a.cpp", "bool stays_out();\n"), [1])
+        self.assertEqual(self.lint("a.cpp", "void settle();\nbool has_settled;\nint settled_bytes;\n"), [1, 2, 3])
+        self.assertEqual(self.lint("a.cpp", "worker.scheduler.settle();\nworker.settle_launches();\n"), [])
+        path = self.folder / "a.h"
+        path.write_text("void settle();\n")
+        self.assertEqual(list(lint_prose.findings(path, "server/worker/scheduling/a.h")), [])
 
     def test_a_sentence_of_two_lines(self):
         self.assertEqual(self.lint("a.h", "// The frame that is\n// told to the peer.\n"), [1])

@@ -34,7 +34,8 @@ class Graphs {
     bool remove(CUgraph graph);
     // Is the graph known, and are all `count` nodes known nodes of it, without duplicates?
     [[nodiscard]] bool has(CUgraph graph, const CUgraphNode* nodes, std::size_t count) const;
-    // Is the graph far enough from the server's limit (protocol/calls/graph_node.h) to add a node?
+    // May the client add a node without asking the server? True while the graph is well below the server's limit
+    // (protocol/calls/graph_node.h).
     [[nodiscard]] bool has_room(CUgraph graph) const;
 
     void add_node(CUgraphNode handle, CUgraph graph, CUgraphNodeType type, CUfunction function);

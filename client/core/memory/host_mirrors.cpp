@@ -12,8 +12,8 @@
 namespace gpupool::client {
 namespace {
 
-constexpr std::chrono::milliseconds kWatchPause{1};
-constexpr int kWatchShare = 10;                   // comparing takes at most a tenth of a core
+constexpr std::chrono::milliseconds kPollPause{1};
+constexpr int kPauseFactor = 10;                  // a pause is ten times a comparison: at most a tenth of a core
 constexpr std::size_t kComparedBytes = 1u << 20;  // compared in one go, with the lock held
 constexpr std::size_t kCopyAlignment = 64;        // a copy has the same offset in its cache line as the original
 
@@ -202,16 +202,16 @@ bool HostMirrors::apply(std::span<const std::byte> record) {
     return applied || gone;
 }
 
-void HostMirrors::watch(std::function<bool()> publish) {
+void HostMirrors::start_polling(std::function<bool()> publish) {
     {
         const Lock lock(mutex_);
-        if (std::exchange(watching_, true)) {
+        if (std::exchange(polling_, true)) {
             return;
         }
     }
     // Never ends, like the session.
     quiet_thread("gpupool-mirrors", [this, publish = std::move(publish)] {
-        TimeSource::Duration pause = kWatchPause;
+        TimeSource::Duration pause = kPollPause;
         while (true) {
             clock_.sleep_for(pause);
             const auto start = clock_.now();
@@ -220,7 +220,7 @@ void HostMirrors::watch(std::function<bool()> publish) {
             }
             const auto took = clock_.now() - start;
             // Without a mirror, only check now and then whether there is one again.
-            pause = any() ? std::max<TimeSource::Duration>(kWatchPause, took * kWatchShare) : kWatchPause * 100;
+            pause = any() ? std::max<TimeSource::Duration>(kPollPause, took * kPauseFactor) : kPollPause * 100;
         }
     }).detach();
 }

@@ -2,10 +2,10 @@
 // memory.
 //
 // The worker has a mirror of such memory at the same address, registered with its driver. Both sides keep a baseline,
-// what they last agreed on (protocol/codec/memory_changes.h). What the program has written goes to the mirror before
-// every command that may let the GPU read it. What the GPU has written comes back before every reply that a program may
-// synchronize with. Independently of that, a program and a kernel that poll each other's writes see them some
-// milliseconds late. Every comparison reads all mirrored memory, so large blocks slow down every launch.
+// what they last agreed on (protocol/codec/memory_changes.h). The client sends the program's changes to the mirror
+// before every command that may let the GPU read them. The worker sends the GPU's changes back before every reply that
+// a program may synchronize with. Independently of that, a program and a kernel that poll each other's writes see them
+// some milliseconds late. Every comparison reads all mirrored memory, so large blocks slow down every launch.
 //
 // If the address is in use in the worker, and the program asks for the memory's device pointer, the mirror is at
 // another address.
@@ -66,8 +66,9 @@ class HostMirrors {
     // Writes what the GPU has changed to the program's memory. False if there is no such memory.
     bool apply(std::span<const std::byte> record);
 
-    // Calls `publish` every few milliseconds while there is a mirror, on a thread of its own.
-    void watch(std::function<bool()> publish);
+    // Starts the mirror poller, unless it runs: a thread that calls `publish` every few milliseconds while there is a
+    // mirror. It ends when `publish` returns false.
+    void start_polling(std::function<bool()> publish);
 
   private:
     struct Mirror {
@@ -99,7 +100,7 @@ class HostMirrors {
     std::vector<std::byte> copy_ GP_GUARDED_BY(mutex_);  // copy of the application's memory for a comparison
     std::atomic<std::size_t> count_{0};                  // size of mirrors_
     std::atomic<std::size_t> compared_{0};               // size of device_bases_: mirrors with a baseline
-    bool watching_ GP_GUARDED_BY(mutex_) = false;
+    bool polling_ GP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpupool::client

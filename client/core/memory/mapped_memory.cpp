@@ -20,7 +20,7 @@ CUresult publish_host_memory(Session& session) {
         const auto* const data = reinterpret_cast<const unsigned char*>(record.data());
         const std::size_t bytes = record.size();
         const void* const arguments[] = {&data, &bytes};
-        // Not remote(): the watching thread and the host functions' thread may not make CUDA calls.
+        // Not remote(): the mirror poller and the host functions' thread may not make CUDA calls.
         return session.send(Call::kOpcode, Session::Gives::nothing, false, codec::command_bytes<Call>(arguments),
                             [&](codec::Writer& out) { codec::write_command<Call>(out, arguments); });
     });
@@ -122,7 +122,7 @@ CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhe
                   static_cast<int>(result));
         return result;
     }
-    session.host_mirrors.watch([&session] { return publish_host_memory(session) == CUDA_SUCCESS; });
+    session.host_mirrors.start_polling([&session] { return publish_host_memory(session) == CUDA_SUCCESS; });
     return CUDA_SUCCESS;
 }
 

@@ -18,7 +18,7 @@ void* allocate_shared(Session& session, CUcontext context, std::uint64_t bytes, 
 // Call before the GPU is given `address`. If that is pinned host memory without a mirror, makes one. `anywhere`: the
 // mirror may have another address, because the program will ask for it.
 CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhere = false);
-// The same for any address. If no mirror can be made, the driver's own call will fail.
+// The same for an address of any kind. Ignores errors: without a mirror the driver's own call will fail.
 inline void give_to_gpu(Session& session, std::uint64_t address) {
     if (session.memory.may_be_host(address)) {
         mirror_host_memory(session, address);

@@ -2,8 +2,8 @@
 //
 // The worker captures in relaxed mode, so that a capture never forbids the worker's own calls. The client keeps the
 // mode that the application asked for. It invalidates captures where the worker's driver, in relaxed mode, would not.
-// What only the driver can detect (a stream that was not joined, two merged captures) it reports at the end of the
-// capture.
+// The driver reports the errors that only it can detect (a stream that was not joined, two merged captures) at the end
+// of the capture.
 //
 // Ownership: owns the captures; contexts are the session's.
 // Threads: any. While nothing captures, a check is one relaxed load.

@@ -98,7 +98,7 @@ capnp::Data::Reader data_of(const std::vector<codec::Known>& list) {
     return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()};
 }
 
-// What client and server both know has to be enough for a session.
+// Agrees with the server on the calls and notices that both know. Fails if they are too few for a session.
 Status agree(schema::Welcome::Reader welcome, Welcome& out) {
     const auto theirs = codec::read_knowledge(bytes_of(welcome.getCalls()), bytes_of(welcome.getNotices()));
     if (!theirs) {

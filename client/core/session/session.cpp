@@ -24,8 +24,8 @@
 namespace gpupool::client {
 namespace {
 
-// When the worker's hold notice arrives, this many commands may already be on their way. The worker queues them too,
-// which takes 2 KiB of its memory for a copy of 60 bytes. With a round trip of 10 ms this limit still allows six
+// When the worker's throttle notice arrives, this many commands may already be on their way. The worker queues them
+// too, which takes 2 KiB of its memory for a copy of 60 bytes. With a round trip of 10 ms this limit still allows six
 // million calls per second.
 wire::Limits channel_limits() {
     wire::Limits limits;
@@ -139,8 +139,8 @@ Answer Session::shake_hands(transport::Connection& connection, const Config& con
     return read_answer(*frame, candidates);
 }
 
-// One lane means only the session's own connection. More than one means so many connections beside it, which then carry
-// all large transfers.
+// The setting `lanes` = 1 means that the session has only its own connection. A larger number is that of further
+// connections (lanes), which then carry all large transfers.
 void Session::prepare_lanes(const Config& config, Welcome& welcome) {
     const std::size_t count = config.lanes > 1 ? std::min(config.lanes, welcome.max_lanes) : 0;
     if (count == 0) {
@@ -357,9 +357,10 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
                            return heap->prepared(slab.address, error_text::from_peer(slab.result));
                        });
             });
-        case Type::hold: return take_body(in, [&](const codec::StreamHoldNotice& hold) { return take_hold(hold); });
+        case Type::throttle:
+            return take_body(in, [&](const codec::StreamThrottleNotice& notice) { return take_throttle(notice); });
         case Type::graph_function:
-            return take_body(in, [&](const codec::GraphFunctionNotice& turn) { return take_graph_function(turn); });
+            return take_body(in, [&](const codec::GraphFunctionNotice& call) { return take_graph_function(call); });
         case Type::graph_upload:
             return take_body(in, [&](const codec::GraphCopyNotice& copy) { return take_graph_copy(copy, true); });
         case Type::graph_download:
@@ -410,16 +411,16 @@ bool Session::take_pieces_sent(const codec::PiecesSentNotice& notice) {
     return true;
 }
 
-bool Session::take_hold(const codec::StreamHoldNotice& notice) {
+bool Session::take_throttle(const codec::StreamThrottleNotice& notice) {
     if (notice.stream == 0 && notice.context == 0) {
-        held_streams.set_all(notice.held != 0);
+        throttled_streams.set_all(notice.throttled != 0);
         return true;
     }
-    if (notice.stream == codec::kHoldsGraphChanges) {
-        return held_streams.set(HeldStreams::changes_of(notice.context), notice.held != 0);
+    if (notice.stream == codec::kThrottledGraphChanges) {
+        return throttled_streams.set(ThrottledStreams::changes_of(notice.context), notice.throttled != 0);
     }
     const std::optional<StreamKey> stream = key_of(notice.stream, notice.context, notice.thread);
-    return stream && held_streams.set(*stream, notice.held != 0);
+    return stream && throttled_streams.set(*stream, notice.throttled != 0);
 }
 
 bool Session::take_stream_complete(const codec::StreamCompleteNotice& notice) {
@@ -527,7 +528,7 @@ void Session::lose(const Error& cause) {
     transfers.end();
     host_functions.end();
     lose_all_replies();
-    held_streams.end();
+    throttled_streams.end();
 }
 
 }  // namespace gpupool::client

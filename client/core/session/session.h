@@ -28,9 +28,9 @@
 #include "client/core/memory/stream_pool.h"
 #include "client/core/scheduling/captures.h"
 #include "client/core/scheduling/events.h"
-#include "client/core/scheduling/held_streams.h"
 #include "client/core/scheduling/stream_watches.h"
 #include "client/core/scheduling/streams.h"
+#include "client/core/scheduling/throttled_streams.h"
 #include "client/core/session/contexts.h"
 #include "client/core/session/devices.h"
 #include "client/core/session/handshake.h"
@@ -46,7 +46,7 @@
 
 namespace gpupool::client {
 
-// What every call returns after the server or worker has gone.
+// Every call returns this error after the session is lost.
 inline constexpr CUresult kSessionLost = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
 class Session final : public wire::Receiver, public wire::LaneReceiver {
@@ -73,7 +73,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     HostFunctions host_functions;
     HostMirrors host_mirrors;
     Captures captures;
-    HeldStreams held_streams;
+    ThrottledStreams throttled_streams;
     StreamWatches stream_watches;
     Events events;
     Graphs graphs;
@@ -166,26 +166,26 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
 
     // Waits while the worker accepts no more work for a stream (as the calling thread means it).
     void wait_for_stream(CUstream stream) {
-        if (held_streams.any()) [[unlikely]] {
+        if (throttled_streams.any()) [[unlikely]] {
             const trace::Wait waiting;
-            held_streams.wait(stream_key(stream));
+            throttled_streams.wait(stream_key(stream));
         }
     }
 
     // Waits while the worker accepts no more changes of an executable graph, because launches of it are held.
     void wait_for_changes_of(CUgraphExec executable) {
-        if (held_streams.any()) [[unlikely]] {
+        if (throttled_streams.any()) [[unlikely]] {
             const trace::Wait waiting;
-            held_streams.wait(HeldStreams::changes_of(codec::to_wire(executable)));
+            throttled_streams.wait(ThrottledStreams::changes_of(codec::to_wire(executable)));
         }
     }
 
     // Waits while the worker queues all commands because the driver is closed. Do not hold a lock of the client: the
     // thread that ends this state may need it.
     void wait_while_set_aside() {
-        if (held_streams.all()) [[unlikely]] {
+        if (throttled_streams.all()) [[unlikely]] {
             const trace::Wait waiting;
-            held_streams.wait_for_all();
+            throttled_streams.wait_for_all();
         }
     }
 
@@ -242,8 +242,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     void on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_piece_lost(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_lanes_ended(const Error& cause) override;
-    // Ends all connections, then wakes all waiting threads, when no connection writes to the application's memory any
-    // more.
+    // Ends all connections. When none writes to the application's memory any more, wakes all waiting threads.
     void lose(const Error& cause);
     // False if the notice is invalid.
     bool take_notice(const codec::ReplyHeader& header, std::span<std::byte> body);
@@ -252,7 +251,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     void print_output();
     void take_deferred_error(const codec::DeferredErrorNotice& notice);
     bool take_pieces_sent(const codec::PiecesSentNotice& notice);
-    bool take_hold(const codec::StreamHoldNotice& notice);
+    bool take_throttle(const codec::StreamThrottleNotice& notice);
     bool take_stream_complete(const codec::StreamCompleteNotice& notice);
     std::optional<StreamKey> key_of(std::uint64_t stream, std::uint64_t context, std::uint32_t thread);
     bool take_graph_function(const codec::GraphFunctionNotice& notice);

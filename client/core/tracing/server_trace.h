@@ -60,7 +60,7 @@ class ServerTrace {
     bool take_records(std::span<std::byte> body);
     bool take_name(std::span<std::byte> body);
 
-    // Says, for a person, which records the worker omitted; empty if none.
+    // A text for the user about the records that the worker omitted; empty if there are none.
     [[nodiscard]] std::string missing() const;
 
   private:

@@ -60,14 +60,14 @@ void LaneOpener::open_one(std::size_t index) noexcept {
         return;
     }
     if (opened_.fetch_add(1, std::memory_order_relaxed) + 1 == count_) {
-        log::info("{} data connections are open", count_);
+        log::info("{} lanes (connections for bulk data) are open", count_);
     }
 }
 
 // Only the first failure is logged: the others mostly have the same cause.
 void LaneOpener::warn(std::string_view why) noexcept {
     if (!warned_.exchange(true)) {
-        log::warn("not all of {} data connections can be opened: {}", count_, why);
+        log::warn("not all of {} lanes (connections for bulk data) can be opened: {}", count_, why);
     }
 }
 

@@ -214,8 +214,9 @@ struct Context : std::enable_shared_from_this<Context> {
     std::vector<StreamPtr> all_streams() GP_REQUIRES(order_mutex);
     void add_stream(const StreamPtr& stream) GP_REQUIRES(order_mutex);
     void synchronize();
-    // Synchronizes as driver calls do that wait for the GPU to load, free or unregister: launches, records and copies
-    // of other threads block meanwhile; writes, waits and queries do not (measured on an H200).
+    // Waits for the context's work, as the driver does in calls that load, free or unregister something. Launches,
+    // event records and copies of other threads block meanwhile; stream writes, stream waits and queries do not
+    // (measured on an H200).
     void synchronize_exclusively();
     // Provides `bytes` of local memory per thread. Calls synchronize_exclusively() if no kernel has needed that much
     // before.

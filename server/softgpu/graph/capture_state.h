@@ -32,7 +32,7 @@ struct Capture {
     void join(const StreamPtr& stream, const std::vector<CUgraphNode>& dependencies);
 };
 
-// What an event means that was last recorded in a capture.
+// The nodes that an event stands for if its last record was captured, and their capture.
 struct EventCapture {
     std::weak_ptr<Capture> capture;
     std::vector<CUgraphNode> nodes;

@@ -42,8 +42,8 @@ struct Frame {
     std::size_t charged_bytes = 0;
 };
 
-// Approximate cost of a kept command besides its bytes: the operation, its queue entries, an event. A call whose caller
-// waits for the reply is charged more: there are never more of those than client threads.
+// Approximate cost of a kept command besides its bytes: the operation, its queue entries, an event. A command
+// whose caller waits for the reply is charged more: the client has at most one of those for each of its threads.
 inline constexpr std::size_t kHeldCostBytes = 256;
 inline constexpr std::size_t kHeldCopyCostBytes = 2u << 10;  // with the state of its transfer
 inline constexpr std::size_t kWaitingCostBytes = 16u << 10;

@@ -36,10 +36,10 @@ void Inbox::post(std::function<void()> job) {
     notify();
 }
 
-void Inbox::poke() {
+void Inbox::wake() {
     {
         const Lock lock(mutex_);
-        poked_ = true;
+        woken_ = true;
     }
     notify();
 }
@@ -83,7 +83,7 @@ Inbox::Batch Inbox::take(Batch used) {
         news_.store(false, std::memory_order_relaxed);
         batch.frames.swap(frames_);
         batch.jobs.swap(jobs_);
-        batch.poked = std::exchange(poked_, false);
+        batch.woken = std::exchange(woken_, false);
         bytes_ = 0;
     }
     if (!batch.frames.empty()) {

@@ -33,7 +33,7 @@ class Inbox {
     bool push(std::shared_ptr<Frame> frame);
     void post(std::function<void()> job);
     // Wakes the dispatcher: held work may have become ready, for example because data arrived.
-    void poke();
+    void wake();
     void close();
     // Called with true when a thread begins to wait for a frame that the receiving thread has not read yet, with false
     // when it has stopped waiting.
@@ -42,13 +42,13 @@ class Inbox {
     struct Batch {
         std::vector<std::shared_ptr<Frame>> frames;
         std::vector<std::function<void()>> jobs;
-        bool poked = false;
-        [[nodiscard]] bool empty() const { return frames.empty() && jobs.empty() && !poked; }
+        bool woken = false;
+        [[nodiscard]] bool empty() const { return frames.empty() && jobs.empty() && !woken; }
         // Empties the batch but keeps its memory.
         void clear() {
             frames.clear();
             jobs.clear();
-            poked = false;
+            woken = false;
         }
     };
     // Makes the calling thread the dispatcher.
@@ -79,7 +79,7 @@ class Inbox {
 
     void notify();
     [[nodiscard]] bool ready() const GP_REQUIRES(mutex_) {
-        return poked_ || closed_ || !frames_.empty() || !jobs_.empty();
+        return woken_ || closed_ || !frames_.empty() || !jobs_.empty();
     }
 
     TimeSource& clock_;
@@ -94,7 +94,7 @@ class Inbox {
     // the thread that sees it takes the mutex next.
     std::atomic<bool> news_{false};
     Spin spin_;  // the dispatcher's
-    bool poked_ GP_GUARDED_BY(mutex_) = false;
+    bool woken_ GP_GUARDED_BY(mutex_) = false;
     bool closed_ GP_GUARDED_BY(mutex_) = false;
 };
 

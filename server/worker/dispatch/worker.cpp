@@ -88,10 +88,10 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
       word_memory(library.api, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }),
       scheduler(
           library.api, word_memory,
-          [this](const StreamState& stream, bool held) {
-              notify(codec::NoticeType::hold,
-                     codec::StreamHoldNotice{on_wire(stream.name()), codec::to_wire(stream.context->client),
-                                             stream.thread, held ? 1u : 0u});
+          [this](const StreamState& stream, bool throttled) {
+              notify(codec::NoticeType::throttle,
+                     codec::StreamThrottleNotice{on_wire(stream.name()), codec::to_wire(stream.context->client),
+                                                 stream.thread, throttled ? 1u : 0u});
           },
           [this] { return driver_closed(); }, [this] { settle_launches(); }, clock),
       issuers(library.api, std::min(options.issuers, Issuers::kMaxThreads)),
@@ -101,7 +101,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
           [this](codec::NoticeType type, const void* notice, std::size_t bytes) { notify_bytes(type, notice, bytes); },
           clock),
       helpers(inbox, &tracer),
-      staging(library.api, {std::begin(kStagingSizes), std::end(kStagingSizes)}, [this] { inbox.poke(); }),
+      staging(library.api, {std::begin(kStagingSizes), std::end(kStagingSizes)}, [this] { inbox.wake(); }),
       incoming(clock),
       host_mirrors(clock),
       options_(std::move(options)),
@@ -213,7 +213,7 @@ void Worker::loop() {
         settle_launches();
         moved = scheduler.run_held() || moved;
         if (scheduler.poll(moved ? Scheduler::PollDepth::brief : Scheduler::PollDepth::idle)) {
-            channel_->nudge();  // a thread of the client may wait for it
+            channel_->try_flush();  // a thread of the client may wait for it
             moved = true;
         }
         moved = stream_watches.poll() || moved;
@@ -223,13 +223,13 @@ void Worker::loop() {
             polled_at_.reset();
         }
         // Completions that precede what the GPU wrote to host memory are sent before it.
-        moved = host_mirrors.watch([this] { scheduler.settle(); }, [this](auto record) { send_host_change(record); }) ||
+        moved = host_mirrors.poll([this] { scheduler.settle(); }, [this](auto record) { send_host_change(record); }) ||
                 moved;
         if (tracer.on() && !driver_closed()) [[unlikely]] {
             moved = tracer.poll() || moved;
         }
         if (moved) {
-            channel_->nudge();
+            channel_->try_flush();
             idle_since.reset();
             if (polled_at_) {
                 note_poll(clock.now());
@@ -340,7 +340,7 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
             settle_launches();
             scheduler.run_held();
             scheduler.poll();
-            channel_->nudge();
+            channel_->try_flush();
         }
     }
     return true;
@@ -513,7 +513,7 @@ std::span<std::byte> Worker::bulk_destination(std::uint64_t transfer, std::uint6
 
 void Worker::on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
     incoming.landed(transfer, offset, bytes);
-    inbox.poke();
+    inbox.wake();
 }
 
 void Worker::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) {
@@ -549,10 +549,10 @@ void Worker::add_lane(std::size_t index, std::unique_ptr<transport::Connection> 
         added = lanes_.add(index, std::move(connection));
     }
     if (!added) {
-        log::warn("data connection {} is refused: {}", index, added.error().message);
+        log::warn("lane {} (a connection for bulk data) is refused: {}", index, added.error().message);
         return;
     }
-    log::debug("data connection {} is open", index);
+    log::debug("lane {} is open", index);
 }
 
 void Worker::send_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
@@ -573,7 +573,7 @@ std::span<std::byte> Worker::piece_destination(std::uint64_t transfer, std::uint
 
 void Worker::on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t) {
     incoming.landed_whole(transfer, offset);
-    inbox.poke();
+    inbox.wake();
 }
 
 void Worker::on_piece_lost(std::uint64_t, std::uint64_t, std::size_t) {}  // nothing to undo: the session ends

@@ -174,8 +174,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     // Serves a command, for the first time or when it leaves a queue: decodes it, checks whether it is ready, issues
     // it.
     void dispatch(Command& command);
-    // What remains to be done for a held command whose handler did not finish; it takes the command's place in the
-    // queue.
+    // The rest of the work of a held command whose handler did not finish: it takes the command's place in the queue.
     std::unique_ptr<Operation> take_rest() { return std::move(rest_); }
     void set_rest(std::unique_ptr<Operation> rest) { rest_ = std::move(rest); }
 
@@ -238,8 +237,9 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     static constexpr std::size_t kMuchToComeBytes = 4096;  // about twenty launches
     std::size_t bytes_to_come_ = 0;                        // of the taken frames, not dispatched yet
     std::unique_ptr<Operation> rest_;                      // see take_rest()
-    SetAside set_aside_{[this](bool held) {
-        notify(codec::NoticeType::hold, codec::StreamHoldNotice{0, 0, 0, held ? 1u : 0u});  // all zero: every stream
+    SetAside set_aside_{[this](bool throttled) {
+        notify(codec::NoticeType::throttle,
+               codec::StreamThrottleNotice{0, 0, 0, throttled ? 1u : 0u});  // all zero: every stream
     }};
     std::uint64_t announced_pieces_ = 0;
     Mutex end_mutex_;

@@ -118,7 +118,8 @@ void Worker::send_host_change(std::span<const std::byte> record) {
     notify_bytes(codec::NoticeType::host_memory, record.data(), record.size());
 }
 
-// Unless `thorough`, sends only what the reading thread has already read from the pipe.
+// Sends what kernels and the driver have printed. Reads the pipe if `thorough`; otherwise sends only the text that the
+// output reader has read already.
 void Worker::send_output(DeviceOutput* output, codec::NoticeType type, bool thorough) {
     if (output == nullptr || !(thorough || output->has_text())) {
         return;
@@ -155,7 +156,7 @@ namespace {
 bool may_mean_data(codec::NoticeType type) {
     switch (type) {
         case codec::NoticeType::pull:
-        case codec::NoticeType::hold:
+        case codec::NoticeType::throttle:
         case codec::NoticeType::pieces_sent:
         case codec::NoticeType::ahead_taken:
         case codec::NoticeType::slab_prepared: return false;
@@ -165,7 +166,7 @@ bool may_mean_data(codec::NoticeType type) {
 
 // Does the notice throttle the client? It would be too late behind bulk data that a slow line has yet to carry.
 bool restrains(codec::NoticeType type) {
-    return type == codec::NoticeType::hold;
+    return type == codec::NoticeType::throttle;
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ constexpr std::uint64_t kThrottleChangesAt = 4096, kReleaseChangesAt = 1024;
 
 void set_throttled(Worker& worker, GraphExec& graph, std::uint64_t client, bool throttled) {
     graph.throttled = throttled;
-    worker.notify(codec::NoticeType::hold,
-                  codec::StreamHoldNotice{codec::kHoldsGraphChanges, client, 0, throttled ? 1u : 0u});
+    worker.notify(codec::NoticeType::throttle,
+                  codec::StreamThrottleNotice{codec::kThrottledGraphChanges, client, 0, throttled ? 1u : 0u});
 }
 
 using WaitingChangePtr = std::shared_ptr<GraphExec::WaitingChange>;

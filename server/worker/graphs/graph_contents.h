@@ -25,7 +25,8 @@ struct GraphContents {
 // The graphs of the conditional nodes in `graph`, and in graphs within it.
 std::vector<CUgraph> bodies_in(const Worker& worker, CUgraph graph);
 
-// The error because of which the graph is not what the program made, if there is one.
+// The error of a deferred addition or change that failed in `graph` or in graphs within it: the graph differs from the
+// program's. CUDA_SUCCESS if there is none.
 CUresult failure_of(const Worker& worker, CUgraph graph);
 
 }  // namespace gpupool::worker

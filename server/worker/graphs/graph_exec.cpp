@@ -274,7 +274,7 @@ CUresult GraphExec::expand(CUgraph graph, std::span<const CUgraph> bodies, CUgra
         GraphShape body;
         result = shape_of(api_, bodies[i], kMaxGraphNodesAtAll - shape.nodes, body);
         if (result == CUDA_SUCCESS && body.needs_client) {
-            return CUDA_ERROR_NOT_SUPPORTED;  // the driver permits no memory operations there, so no client steps
+            return CUDA_ERROR_NOT_SUPPORTED;  // client steps need memory operations, which the driver forbids there
         }
         shape.nodes += body.nodes;
     }

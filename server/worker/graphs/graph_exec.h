@@ -87,7 +87,7 @@ class GraphExec {
     // Sets the parameters of the executable's counterpart of `node`, a node of the graph that it was made from.
     CUresult set(CUgraphNode node, CUgraphNodeParams& parameters);
     CUresult enable(CUgraphNode node, unsigned enabled);
-    // The counterpart of `node` in the driver's executable.
+    // The node by which the driver's executable knows `node`: its copy if the executable was made from a clone.
     CUresult own_node(CUgraphNode node, CUgraphNode& own) const;
 
     [[nodiscard]] CUgraphExec driver() const { return executable_; }

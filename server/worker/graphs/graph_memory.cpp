@@ -63,7 +63,7 @@ void GraphMemory::end(const driver::Api& api, GraphMemoryUse& use, CUstream stre
                       CUresult result) {
     take_back(charged);
     for (const auto& [device, bytes] : use.needs) {
-        settle(api, device);
+        recount(api, device);
     }
     if (result != CUDA_SUCCESS) {
         return;
@@ -78,9 +78,9 @@ void GraphMemory::end(const driver::Api& api, GraphMemoryUse& use, CUstream stre
 }
 
 CUresult GraphMemory::trim(const driver::Api& api, CUdevice device) {
-    settle(api, device);  // so that the release is noticed
+    recount(api, device);  // so that the release is noticed
     const CUresult result = driver::call(api.cuDeviceGraphMemTrim, device);
-    settle(api, device);
+    recount(api, device);
     return result;
 }
 
@@ -90,7 +90,7 @@ void GraphMemory::trim_if_any(const driver::Api& api, CUdevice device) {
     }
 }
 
-bool GraphMemory::settle(const driver::Api& api, CUdevice device) {
+bool GraphMemory::recount(const driver::Api& api, CUdevice device) {
     const auto it = devices_.find(device);
     cuuint64_t has = 0;
     if (it == devices_.end() ||
@@ -113,10 +113,10 @@ bool GraphMemory::settle(const driver::Api& api, CUdevice device) {
     return charged < before;
 }
 
-bool GraphMemory::settle(const driver::Api& api) {
+bool GraphMemory::recount(const driver::Api& api) {
     bool any = false;
     for (const auto& [device, state] : devices_) {
-        any = settle(api, device) || any;
+        any = recount(api, device) || any;
     }
     return any;
 }

@@ -39,7 +39,7 @@ class GraphMemory {
     // `account` outlives this.
     explicit GraphMemory(MemoryAccount& account) : account_(account) {}
 
-    // Could it ever be launched within the quota?
+    // Does the quota allow a launch of this graph if nothing else uses the account?
     [[nodiscard]] bool fits_quota(const GraphMemoryUse& use) const;
     // Bracket each launch and upload. begin() charges the most that it may take, after trimming idle graphs if there is
     // no room; end() counts what it took instead.
@@ -50,8 +50,8 @@ class GraphMemory {
     // Has the driver release what no graph holds.
     CUresult trim(const driver::Api& api, CUdevice device);
     void trim_if_any(const driver::Api& api, CUdevice device);
-    // Counts what the driver has now. True if that is less than before.
-    bool settle(const driver::Api& api);
+    // Counts again what the driver has mapped. True if that is less than before.
+    bool recount(const driver::Api& api);
 
   private:
     struct Device {
@@ -61,7 +61,7 @@ class GraphMemory {
     };
 
     [[nodiscard]] bool has_it(const GraphMemoryUse& use, CUstream stream) const;
-    bool settle(const driver::Api& api, CUdevice device);
+    bool recount(const driver::Api& api, CUdevice device);
 
     MemoryAccount& account_;
     std::map<CUdevice, Device> devices_;

@@ -139,7 +139,7 @@ bool GraphSteps::go_on(ClientStep& step) {
                                                                   {step.current->staging->data() + step.offset, bytes},
                                                                   [flying = step.flying, &inbox = worker_.inbox] {
                                                                       --*flying;
-                                                                      inbox.poke();
+                                                                      inbox.wake();
                                                                   });
                 if (!sent) {
                     worker_.stop(sent.error().message);
@@ -147,8 +147,7 @@ bool GraphSteps::go_on(ClientStep& step) {
                 }
                 step.offset += bytes;
             }
-            // The memory must not change until the data is acknowledged: after a broken connection it would be sent
-            // again.
+            // The channel sends from the staging memory, so that must not be reused until all pieces have been sent.
             if (step.offset < step.current->bytes || *step.flying != 0) {
                 return false;
             }

@@ -76,8 +76,8 @@ Outcome when_recorded(Worker& worker, CUevent client, Action action, Effect effe
 }
 
 // Returns an action that notifies the client how the record ended. CUDA_ERROR_INVALID_HANDLE makes the client query the
-// event. Watches are counted as long as the action exists: while a record is held, the client may watch it again and
-// again.
+// event. A watch counts against the limit as long as its action exists, because a client could add any number of
+// watches of a record that is held.
 Action notifier(Worker& worker, CUevent client, std::uint64_t record) {
     const std::shared_ptr<void> counted(&++worker.objects.event_watches, [](std::size_t* count) { --*count; });
     return [&worker, client, record, counted](CUresult result) {
@@ -179,8 +179,8 @@ Outcome cuEventSynchronize(Worker& worker, Command& command, codec::Slots<calls:
         worker, client, [&worker, command](CUresult result) { worker.answer(command, result, true); }, Effect::answers);
 }
 
-// The program queries this event, so the worker notifies the client of its completion. For a held record it does not,
-// and the client has to query the event.
+// The program queries this event, so the worker watches the record. If it cannot, because the record is held or too
+// many are watched, it sends a notice that makes the client query the event.
 Outcome gpEventRecord(Worker& worker, Command& command, codec::Slots<calls::gpEventRecord>& slots) {
     using Call = calls::gpEventRecord;
     const bool already_notified = command.ready;

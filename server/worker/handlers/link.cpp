@@ -133,7 +133,7 @@ Outcome gpLinkAdd(Worker& worker, Command& command, codec::Slots<calls::gpLinkAd
                                 jit.values.data());
         },
         [&worker, image] {
-            worker.images.settle(*image);
+            worker.images.record_outcome(*image);
             return image->outcome() == ImageUse::Outcome::wanted ? 1u : 0u;
         });
     return Outcome::answered();

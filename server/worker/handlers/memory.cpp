@@ -95,7 +95,7 @@ CUresult memory_info(Worker& worker, CUdevice device, std::size_t& free_bytes, s
     const CUresult result = driver::call(worker.api.cuMemGetInfo_v2, &free_bytes, &total_bytes);
     if (const std::uint64_t quota = worker.memory.account.quota_bytes; result == CUDA_SUCCESS && quota != 0) {
         // While another call waits in the driver, only cuMemGetInfo is known not to block.
-        if (!worker.driver_closed() && worker.memory.settle(worker.api)) {
+        if (!worker.driver_closed() && worker.memory.recount(worker.api)) {
             worker.memory_changed();
         }
         const std::uint64_t used = worker.memory.account.used_bytes[static_cast<std::size_t>(device)];
@@ -108,7 +108,7 @@ CUresult memory_info(Worker& worker, CUdevice device, std::size_t& free_bytes, s
 // Is enough memory free for a slab that is not needed yet, without affecting other allocations, the driver's own
 // included?
 bool to_spare(Worker& worker, const Command& command, CUdevice device, std::size_t bytes) {
-    constexpr std::size_t kFreeDivisor = 16;  // one part in so many
+    constexpr std::size_t kFreeDivisor = 16;  // a sixteenth of the memory has to stay free
     const ContextState* const context = worker.context_of(command);
     std::size_t free_bytes = 0, total_bytes = 0;
     if (context == nullptr || context->device != device || worker.scheduler.enter(context) != CUDA_SUCCESS ||
@@ -273,7 +273,7 @@ Outcome cuMemRelease(Worker& worker, Command& command, codec::Slots<calls::cuMem
     if (result == CUDA_SUCCESS && --it->second->references == 0) {
         const std::shared_ptr<SharedAllocation> allocation = it->second;
         worker.memory.allocations.erase(it);  // the driver may reuse the handle
-        if (worker.memory.settle(*allocation)) {
+        if (worker.memory.release_if_unused(*allocation)) {
             worker.memory_changed();
         }
     }
@@ -314,7 +314,7 @@ Outcome cuMemUnmap(Worker& worker, Command& command, codec::Slots<calls::cuMemUn
          result == CUDA_SUCCESS && it != mappings.end() && it->first + it->second.bytes <= address + bytes;) {
         SharedAllocation& allocation = *it->second.allocation;
         --allocation.mappings;
-        freed = worker.memory.settle(allocation) || freed;
+        freed = worker.memory.release_if_unused(allocation) || freed;
         it = mappings.erase(it);
     }
     if (freed) {

@@ -12,8 +12,8 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// An image in the form that the driver takes. Containers that were sent one after the other become a wrapper that
-// refers to the later ones, which the driver links.
+// An image in the form that the driver takes. If the image consists of several containers, this is a wrapper around the
+// first one that refers to the others, so that the driver links them.
 class Loadable {
   public:
     explicit Loadable(ImageBytes image) : image_(std::move(image)) {
@@ -81,7 +81,7 @@ Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::u
             job->result = in_context(api, job->context, [&] { return call(api, loadable.image(), *job); });
         },
         [&worker, job, command, minted, log_bytes] {
-            worker.images.settle(job->image);
+            worker.images.record_outcome(job->image);
             const bool wanted = job->image.outcome() == ImageUse::Outcome::wanted;
             if (wanted) {
                 // The client will send the image and repeat the call.

@@ -45,7 +45,7 @@ CUresult Images::offer(const ImageHash& hash, std::uint64_t bytes) {
     }
     total_bytes_ += bytes;
     Image& image = images_[hash];
-    // Not allocated for a mere announcement: it grows with the data.
+    // Allocates nothing yet, because a client can announce images without sending them: the vector grows with the data.
     image.data = std::make_shared<std::vector<std::byte>>();
     image.bytes = bytes;
     return CUDA_SUCCESS;
@@ -96,7 +96,7 @@ ImageUse Images::use(const ImageHash& hash) const {
     return use;
 }
 
-void Images::settle(const ImageUse& use) {
+void Images::record_outcome(const ImageUse& use) {
     const auto it = images_.find(use.hash_);
     if (use.outcome_ == ImageUse::Outcome::false_name) {
         log::warn("an image from the client does not match its hash and is not used");

@@ -18,7 +18,7 @@
 namespace gpupool::worker {
 
 // One use of an image, in three steps: Images::use() on the dispatcher; obtain() on a helper thread, since reading and
-// hashing take time; Images::settle() on the dispatcher.
+// hashing take time; Images::record_outcome() on the dispatcher.
 class ImageUse {
   public:
     enum class Outcome {
@@ -59,7 +59,7 @@ class Images {
 
     [[nodiscard]] ImageUse use(const ImageHash& hash) const;
     // Records the outcome of a use for later ones, and keeps a checked image for later sessions.
-    void settle(const ImageUse& use);
+    void record_outcome(const ImageUse& use);
 
   private:
     struct Image {

@@ -47,7 +47,7 @@ void MemoryAccount::release(CUdevice device, std::uint64_t bytes) {
 
 bool DeviceMemory::charge(const driver::Api& api, CUdevice device, std::uint64_t bytes) {
     if (!account.fits(device, bytes)) {
-        pools.settle(api);
+        pools.recount(api);
     }
     if (!account.fits(device, bytes)) {
         graphs.trim_if_any(api, device);
@@ -55,12 +55,12 @@ bool DeviceMemory::charge(const driver::Api& api, CUdevice device, std::uint64_t
     return account.charge(device, bytes);
 }
 
-bool DeviceMemory::settle(const driver::Api& api) {
-    const bool less = pools.settle(api);
-    return graphs.settle(api) || less;
+bool DeviceMemory::recount(const driver::Api& api) {
+    const bool less = pools.recount(api);
+    return graphs.recount(api) || less;
 }
 
-bool DeviceMemory::settle(const SharedAllocation& allocation) {
+bool DeviceMemory::release_if_unused(const SharedAllocation& allocation) {
     if (allocation.references != 0 || allocation.mappings != 0) {
         return false;
     }

@@ -74,13 +74,13 @@ struct DeviceMemory {
     GraphMemory graphs{account};
     std::unordered_map<std::uint64_t, Array> arrays;  // by the client's handle
 
-    // Charges the account. If it does not fit, first counts what pools have released since, and then has idle graphs
-    // release their memory, as a driver does that has no more.
+    // Charges the account. If there is no room, first recounts the memory of pools, and then has idle graphs release
+    // theirs: a driver that runs out of memory does that, too.
     bool charge(const driver::Api& api, CUdevice device, std::uint64_t bytes);
-    // Counts what pools and graphs hold now. True if that is less than before.
-    bool settle(const driver::Api& api);
-    // Releases the allocation from the account if it has neither references nor mappings; false if it has.
-    bool settle(const SharedAllocation& allocation);
+    // Counts again what pools and graphs hold. True if that is less than before.
+    bool recount(const driver::Api& api);
+    // Releases the allocation from the account if it has neither references nor mappings; otherwise returns false.
+    bool release_if_unused(const SharedAllocation& allocation);
     // False if there is no such array.
     bool forget_array(std::uint64_t client);
     void forget_arrays(const ContextState& context);

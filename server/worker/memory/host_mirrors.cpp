@@ -13,7 +13,7 @@ namespace gpupool::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kPollInterval{1};
-constexpr int kPollTimeDivisor = 10;  // comparing takes at most one part in so many of the time
+constexpr int kPauseFactor = 10;  // pauses are ten times as long as polls: comparing takes at most a tenth of the time
 
 // Maps memory at `start` if this process has nothing else there; null otherwise. The address is a hint, not a fixed
 // place: the kernel follows it if the range is free. (ThreadSanitizer turns an address that it wants for itself into 0,
@@ -149,7 +149,7 @@ void HostMirrors::collect(const Send& send) {
     find(send);
 }
 
-bool HostMirrors::watch(const std::function<void()>& settle, const Send& send) {
+bool HostMirrors::poll(const std::function<void()>& before_sending, const Send& send) {
     if (empty()) {
         return false;  // the dispatcher calls this in every iteration of its loop
     }
@@ -158,8 +158,8 @@ bool HostMirrors::watch(const std::function<void()>& settle, const Send& send) {
         return false;
     }
     bool changed = false;
-    const auto settle_and_send = [&] {
-        settle();
+    const auto send_all_found = [&] {
+        before_sending();
         send_found(send);
     };
     find([&](std::span<const std::byte> record) {
@@ -167,14 +167,14 @@ bool HostMirrors::watch(const std::function<void()>& settle, const Send& send) {
         found_.emplace_back(record.begin(), record.end());
         found_bytes_ += record.size();
         if (found_bytes_ >= kMaxFoundBytes) {
-            settle_and_send();
+            send_all_found();
         }
     });
     if (changed) {
-        settle_and_send();
+        send_all_found();
     }
     const auto end = clock_.now();
-    next_poll_ = end + std::max<TimeSource::Duration>(kPollInterval, (end - start) * kPollTimeDivisor);
+    next_poll_ = end + std::max<TimeSource::Duration>(kPollInterval, (end - start) * kPauseFactor);
     return changed;
 }
 

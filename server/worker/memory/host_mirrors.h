@@ -60,12 +60,13 @@ class HostMirrors {
 
     // Applies what the client has written. False if the record is malformed.
     bool write(std::span<const std::byte> record);
-    // Compares the mirrors with their baselines and sends what the GPU has changed, after the changes that watch() has
+    // Compares the mirrors with their baselines and sends what the GPU has changed, after the changes that poll() has
     // found and not sent yet.
     void collect(const Send& send);
-    // The same at intervals, for programs that poll their memory; true if anything had changed. `settle()` runs before
-    // the changes are sent and may call collect(), so that a later value never goes before an earlier one.
-    bool watch(const std::function<void()>& settle, const Send& send);
+    // The same at intervals, for programs that poll their memory; true if anything had changed. Calls
+    // `before_sending` before it sends changes. That may call collect(), so that a later value never goes before an
+    // earlier one.
+    bool poll(const std::function<void()>& before_sending, const Send& send);
 
   private:
     struct Mirror {
@@ -85,7 +86,7 @@ class HostMirrors {
 
     TimeSource& clock_;
     std::map<std::uint64_t, Mirror> mirrors_;    // by the range's address
-    std::vector<std::vector<std::byte>> found_;  // found by watch(), not sent yet
+    std::vector<std::vector<std::byte>> found_;  // found by poll(), not sent yet
     std::size_t found_bytes_ = 0;
     std::uint64_t bytes_ = 0;  // of mirrors with a baseline
     std::uint64_t shared_bytes_ = 0, max_shared_bytes_ = 0;

@@ -55,7 +55,7 @@ CUresult PoolAccounts::allocate(const driver::Api& api, CUmemoryPool handle, CUd
     // that has grown beyond the quota gets no further requests, since each could make it grow more.
     const auto more = [&] { return used + bytes - std::min(used + bytes, pool.charged_bytes); };
     if (!account_.fits(pool.device, more())) {
-        settle(api);
+        recount(api);
     }
     if (!account_.fits(pool.device, more()) || !charge_up_to(pool, used + bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -118,7 +118,7 @@ void PoolAccounts::drop_if_unused(std::map<CUmemoryPool, Pool>::iterator pool) {
     }
 }
 
-bool PoolAccounts::settle(const driver::Api& api) {
+bool PoolAccounts::recount(const driver::Api& api) {
     bool any = false;
     for (auto& [handle, pool] : pools_) {
         if (pool.asked) {

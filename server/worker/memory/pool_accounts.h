@@ -39,8 +39,9 @@ class PoolAccounts {
     // when only allocations that are not freed still count, or not.
     void begin_destroy(CUmemoryPool pool);
     void end_destroy(CUmemoryPool pool, bool ended);
-    // Releases from the account what the pools do not hold any more. True if that is anything.
-    bool settle(const driver::Api& api);
+    // Queries the pools again, and releases from the account the memory that they do not hold any more. True if there
+    // was any.
+    bool recount(const driver::Api& api);
 
     [[nodiscard]] std::size_t allocations() const { return allocations_.size(); }
 

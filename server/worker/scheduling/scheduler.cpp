@@ -7,11 +7,11 @@
 namespace gpupool::worker {
 
 Scheduler::Scheduler(const driver::Api& api, PinnedMemory& word_memory,
-                     std::function<void(const StreamState&, bool)> hold, std::function<bool()> driver_closed,
-                     std::function<void()> settle_launches, TimeSource& clock)
+                     std::function<void(const StreamState&, bool)> notify_throttled,
+                     std::function<bool()> driver_closed, std::function<void()> settle_launches, TimeSource& clock)
     : api_(api),
       word_memory_(word_memory),
-      notify_throttled_(std::move(hold)),
+      notify_throttled_(std::move(notify_throttled)),
       driver_closed_(std::move(driver_closed)),
       settle_launches_(std::move(settle_launches)),
       clock_(clock) {}
@@ -270,11 +270,11 @@ void Scheduler::forget_events(Objects& objects, const ContextState& context) {
     });
 }
 
-// Entries of loose_ that wait for the event stay, without its state.
+// Entries of event_waits_ that wait for the event stay, without its state.
 void Scheduler::detach(EventState& event) {
-    for (LooseEvent& loose : loose_) {
-        if (loose.state == &event) {
-            loose.state = nullptr;
+    for (EventWait& wait : event_waits_) {
+        if (wait.state == &event) {
+            wait.state = nullptr;
         }
     }
     event.waiters = 0;

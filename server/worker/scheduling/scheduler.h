@@ -81,19 +81,21 @@ class Scheduler {
     static constexpr std::uint32_t kMarkGraphsEvery = kGraphCredit / 2;
     static constexpr std::size_t kThrottleAt = 1024;  // held operations of one stream
     static constexpr std::size_t kReleaseAt = 256;
-    // The same in bytes (Operation::bytes). A stream may hold one part in kLimitDivisor of what is left of the
-    // session's budget: few streams may hold much each, many streams only little. All together hold no more than the
-    // budget, plus one operation each, plus what was under way when the client was throttled. A stream that holds less
-    // than its limit is not throttled by it, so that the client can send the work that other streams wait for.
+    // The same in bytes (Operation::bytes). A stream may hold 1/kLimitDivisor of what is left of the
+    // session's budget, so the limit of each stream falls as the streams together hold more. All together hold no more
+    // than the budget, plus one operation each, plus what was under way when the client was throttled. A stream that
+    // holds less than its limit is not throttled by it, so that the client can send the work that other streams wait
+    // for.
     static constexpr std::size_t kHeldBudgetBytes = 384u << 20;
-    static constexpr std::size_t kLimitDivisor = 8;    // the per-stream limit is one part in so many
-    static constexpr std::size_t kReleaseDivisor = 2;  // the client is released at one part in so many of the limit
+    static constexpr std::size_t kLimitDivisor = 8;    // the per-stream limit is an eighth of the budget that is left
+    static constexpr std::size_t kReleaseDivisor = 2;  // the client is released at half of the limit
 
-    // `hold` notifies the client to stop (true) or resume (false) sending work for a stream. While `driver_closed`
-    // returns true nothing is issued. `settle_launches` returns when the issuers have issued what they were handed.
-    // `word_memory` outlives the scheduler.
+    // `notify_throttled` notifies the client to stop (true) or resume (false) sending work for a stream. While
+    // `driver_closed` returns true nothing is issued. `settle_launches` returns when the issuers have issued the
+    // launches that they were handed. `word_memory` outlives the scheduler.
     Scheduler(
-        const driver::Api& api, PinnedMemory& word_memory, std::function<void(const StreamState&, bool)> hold,
+        const driver::Api& api, PinnedMemory& word_memory,
+        std::function<void(const StreamState&, bool)> notify_throttled,
         std::function<bool()> driver_closed = [] { return false; }, std::function<void()> settle_launches = [] {},
         TimeSource& clock = TimeSource::system());
 
@@ -168,8 +170,9 @@ class Scheduler {
     // queried at intervals only: shorter ones when the dispatcher is idle, and always when `depth` is thorough.
     enum class PollDepth { brief, idle, thorough };
     bool poll(PollDepth depth = PollDepth::brief);
-    [[nodiscard]] bool waiting() const { return !busy_.empty() || !loose_.empty() || !found_.empty(); }
-    // Is anything outstanding that an action or held work waits for, other than only a stream's credit?
+    [[nodiscard]] bool waiting() const { return !busy_.empty() || !event_waits_.empty() || !found_.empty(); }
+    // Does an action or held work wait for the GPU? Outstanding work whose completion only returns credit does not
+    // count.
     [[nodiscard]] bool awaited() const;
 
     // Is anything held, or an action of when_issued() yet to run?
@@ -189,7 +192,8 @@ class Scheduler {
     void forget(StreamState& stream, CUresult result);
 
   private:
-    struct LooseEvent {
+    // An action that waits for an event of the program, which poll_events() queries.
+    struct EventWait {
         EventState* state;  // null once the program destroyed it
         CUevent event;
         Action action;
@@ -205,7 +209,7 @@ class Scheduler {
             due;  // the pass of run_found() by which everything that precedes it has been found
     };
     static constexpr int kMaxPasses = 3;
-    static constexpr std::chrono::microseconds kLooseEvery{20}, kEachLooseWhenIdle{3};
+    static constexpr std::chrono::microseconds kPollEventsEvery{20}, kEachEventWhenIdle{3};
     static constexpr std::chrono::microseconds kAskEvery{100};
     static constexpr unsigned kPollsPerClockRead = 16;
     static constexpr std::size_t kBetweenWords = 64;  // bytes: a cache line each, which only the GPU writes
@@ -246,7 +250,7 @@ class Scheduler {
     bool poll_stream(StreamState& stream, bool lacks_credit);
     CUresult ask(StreamState& stream);
     bool ask_in_order();
-    bool poll_loose();
+    bool poll_events();
     void note_found(const StreamState* stream, Action action, Effect effect, CUresult result);
     bool run_found();
     [[nodiscard]] std::uint64_t passes_before(Effect effect) const;
@@ -265,14 +269,14 @@ class Scheduler {
     std::size_t held_bytes_ = 0;                // what they cost
     std::size_t throttled_streams_ = 0;         // streams for which the client is throttled
     std::vector<StreamState*> busy_;            // those with something held or to be polled
-    std::vector<LooseEvent> loose_;
+    std::vector<EventWait> event_waits_;
     std::vector<CUevent> unused_;  // to be destroyed when the driver is not closed
     std::vector<Found> found_;
     std::uint64_t passes_ = 0;                   // of run_found()
     std::size_t data_outstanding_ = 0;           // completions that send data
     std::size_t notifications_outstanding_ = 0;  // notifications of events, found or not
-    std::size_t events_awaited_ = 0;             // entries of loose_ that a call waits for
-    TimeSource::TimePoint loose_polled_{}, asked_{};
+    std::size_t events_awaited_ = 0;             // entries of event_waits_ that a call waits for
+    TimeSource::TimePoint events_polled_{}, asked_{};
     std::size_t next_asked_ = 0;
     unsigned polls_ = 0;
     bool kernels_print_ = false;

@@ -304,21 +304,21 @@ bool Scheduler::ask_in_order() {
     return result != CUDA_ERROR_NOT_READY;
 }
 
-bool Scheduler::poll_loose() {
+bool Scheduler::poll_events() {
     bool moved = false;
-    for (std::size_t i = 0; i < loose_.size();) {
-        const CUresult result = driver::call(api_.cuEventQuery, loose_[i].event);
+    for (std::size_t i = 0; i < event_waits_.size();) {
+        const CUresult result = driver::call(api_.cuEventQuery, event_waits_[i].event);
         if (result == CUDA_ERROR_NOT_READY) {
             ++i;
             continue;
         }
-        LooseEvent done = std::move(loose_[i]);
-        loose_.erase(loose_.begin() + static_cast<std::ptrdiff_t>(i));
+        EventWait done = std::move(event_waits_[i]);
+        event_waits_.erase(event_waits_.begin() + static_cast<std::ptrdiff_t>(i));
         if (done.state != nullptr) {
             --done.state->waiters;
         } else {
-            const bool still_wanted = std::any_of(loose_.begin(), loose_.end(),
-                                                  [&](const LooseEvent& other) { return other.event == done.event; });
+            const bool still_wanted = std::any_of(event_waits_.begin(), event_waits_.end(),
+                                                  [&](const EventWait& other) { return other.event == done.event; });
             if (!still_wanted) {
                 unused_.push_back(done.event);
             }
@@ -386,13 +386,13 @@ bool Scheduler::poll(PollDepth depth) {
     }
     // A reply must not precede notifications of events that were complete by then, so events are queried if one is
     // found.
-    if (!loose_.empty()) {
+    if (!event_waits_.empty()) {
         const auto now = clock_.now();
-        const std::chrono::microseconds all_when_idle = kEachLooseWhenIdle * loose_.size();
-        const auto every = depth == PollDepth::idle ? std::min(kLooseEvery, all_when_idle) : kLooseEvery;
-        if (depth == PollDepth::thorough || events_awaited_ != 0 || !found_.empty() || now - loose_polled_ >= every) {
-            loose_polled_ = now;
-            moved = poll_loose() || moved;
+        const std::chrono::microseconds all_when_idle = kEachEventWhenIdle * event_waits_.size();
+        const auto every = depth == PollDepth::idle ? std::min(kPollEventsEvery, all_when_idle) : kPollEventsEvery;
+        if (depth == PollDepth::thorough || events_awaited_ != 0 || !found_.empty() || now - events_polled_ >= every) {
+            events_polled_ = now;
+            moved = poll_events() || moved;
         }
     }
     while (!unused_.empty() && !driver_closed_()) {
@@ -403,11 +403,12 @@ bool Scheduler::poll(PollDepth depth) {
 }
 
 bool Scheduler::awaited() const {
-    return !found_.empty() || !loose_.empty() || std::any_of(busy_.begin(), busy_.end(), [](const StreamState* stream) {
-        return !stream->held.empty() ||
-               std::any_of(stream->completions.begin(), stream->completions.end(),
-                           [](const Completion& completion) { return bool{completion.action}; });
-    });
+    return !found_.empty() || !event_waits_.empty() ||
+           std::any_of(busy_.begin(), busy_.end(), [](const StreamState* stream) {
+               return !stream->held.empty() ||
+                      std::any_of(stream->completions.begin(), stream->completions.end(),
+                                  [](const Completion& completion) { return bool{completion.action}; });
+           });
 }
 
 // Is all of its work known to be complete, and everything sent that precedes?
@@ -502,7 +503,7 @@ void Scheduler::when_recorded(EventState& event, Action action, Effect effect) {
     }
     ++event.waiters;
     events_awaited_ += effect == Effect::answers ? 1 : 0;
-    loose_.push_back({&event, event.driver, std::move(action), effect});
+    event_waits_.push_back({&event, event.driver, std::move(action), effect});
 }
 
 }  // namespace gpupool::worker

@@ -23,7 +23,7 @@ bool SetAside::lets_pass(const codec::CommandHeader& header) const {
 void SetAside::add(Command command) {
     commands_.push_back(std::move(command));
     if (commands_.size() >= Scheduler::kThrottleAt && !std::exchange(throttled_, true)) {
-        hold_(true);
+        throttle_(true);
     }
 }
 

@@ -18,8 +18,8 @@ namespace gpupool::worker {
 
 class SetAside {
   public:
-    // `hold` notifies the client to stop sending work (true) or to resume (false).
-    explicit SetAside(std::function<void(bool)> hold) : hold_(std::move(hold)) {}
+    // `throttle` notifies the client to stop sending work (true) or to resume (false).
+    explicit SetAside(std::function<void(bool)> throttle) : throttle_(std::move(throttle)) {}
 
     [[nodiscard]] bool empty() const { return commands_.empty(); }
     // May the command be served now: while the driver is closed, and before the commands that are queued here?
@@ -39,7 +39,7 @@ class SetAside {
             dispatch(command);
         }
         if (commands_.empty() && std::exchange(throttled_, false)) {
-            hold_(false);
+            throttle_(false);
         }
         return moved;
     }
@@ -57,7 +57,7 @@ class SetAside {
     }
 
   private:
-    std::function<void(bool)> hold_;
+    std::function<void(bool)> throttle_;
     std::deque<Command> commands_;
     std::deque<std::function<void()>> actions_;
     bool throttled_ = false;

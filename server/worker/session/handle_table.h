@@ -66,8 +66,8 @@ class HandleTable {
         const auto it = reverse.find(codec::to_wire(driver));
         return codec::from_wire<Handle>(it == reverse.end() ? 0 : it->second);
     }
-    // The client's handle for the first of the driver's handles of its kind for which `is_it` is true; null if there is
-    // none.
+    // Calls `is_it` with the driver's handles of this kind until it returns true for one, and returns the client's
+    // handle for that one; null if there is none.
     template <class Handle, class IsIt>
     [[nodiscard]] Handle find_client(IsIt is_it) const {
         for (const auto& [driver, client] : reverse_[static_cast<std::size_t>(codec::handle_kind_of<Handle>)]) {

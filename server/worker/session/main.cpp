@@ -177,7 +177,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     handlers.lane = [&worker](std::size_t index, std::vector<UniqueFd> connection_parts) {
         auto lane = transport::adopt(std::move(connection_parts));
         if (!lane) {
-            log::warn("cannot take over data connection {}: {}", index, lane.error().message);
+            log::warn("cannot take over lane {} (a connection for bulk data): {}", index, lane.error().message);
             return;
         }
         worker.add_lane(index, std::move(*lane));

@@ -55,8 +55,8 @@ struct MarkWord {
     }
 };
 
-// Has the GPU write `number` to a stream's word behind what the stream was given. Any thread, with the stream's context
-// current.
+// Has the GPU write `number` to a stream's word after the work that was issued to the stream so far. Any thread, with
+// the stream's context current.
 inline CUresult write_mark(const driver::Api& api, CUstream stream, CUdeviceptr device_word, std::uint32_t number) {
     return driver::call(api.cuStreamWriteValue32_v2, stream, device_word, cuuint32_t{number},
                         static_cast<unsigned>(CU_STREAM_WRITE_VALUE_DEFAULT));
@@ -120,7 +120,7 @@ struct EventState {
     StreamName recorded_in;
     CUresult latched = CUDA_SUCCESS;  // the stream's latched error at the record: waiters report it too
     std::uint64_t held_record = 0;    // the held operation that will record it, or 0
-    std::uint32_t waiters = 0;        // entries of the scheduler's loose_ that wait for it
+    std::uint32_t waiters = 0;        // entries of the scheduler's event_waits_ that wait for it
     std::uint32_t held_uses = 0;      // held operations that name it
     bool retired = false;             // the driver's event is destroyed when no held operation names it
     bool in_graph = false;            // a graph names the driver's event, so it is not replaced

@@ -80,7 +80,7 @@ Result<std::unique_ptr<Prepared>> prepare(const std::string& driver_path,
 namespace {
 
 bool is_short_of_memory(const driver::Api& api, CUcontext context) {
-    constexpr std::size_t kFreeDivisor = 8;  // one part in so many has to stay free
+    constexpr std::size_t kFreeDivisor = 8;  // an eighth of the memory has to stay free
     std::size_t free = 0, total = 0;
     const CUresult asked = in_context(api, context, [&] { return driver::call(api.cuMemGetInfo_v2, &free, &total); });
     driver::call(api.cuCtxSetCurrent, static_cast<CUcontext>(nullptr));

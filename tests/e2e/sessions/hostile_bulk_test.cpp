@@ -122,7 +122,7 @@ TEST_F(HostileBulk, UnreadDataDoesNotGrowTheWorker) {
         client_->add<calls::gpCopyFromDevice>(slab_, 128 * kMiB, transfer, stream_);
     }
     ASSERT_TRUE(client_->flush());
-    EXPECT_LT(client_->settled_resident_bytes(), 1024 * kMiB);
+    EXPECT_LT(client_->stable_resident_bytes(), 1024 * kMiB);
     Program visitor(*daemon_, {std::string(TEST_PROGRAMS) + "/vector_add"});
     EXPECT_TRUE(visitor.succeeds());
     client_->leave();
@@ -137,7 +137,7 @@ TEST_F(HostileBulk, OrderlyStopEndsASessionThatNeverReads) {
         client_->add<calls::gpCopyFromDevice>(slab_, 128 * kMiB, transfer, stream_);
     }
     ASSERT_TRUE(client_->flush());
-    (void)client_->settled_resident_bytes();  // the dispatcher waits for room
+    (void)client_->stable_resident_bytes();  // the dispatcher waits for room
     bystander_survives_ = false;
     daemon_->signal(SIGTERM);
     EXPECT_EQ(daemon_->wait_for_end(milliseconds(5000)), 0);

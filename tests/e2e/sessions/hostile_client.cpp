@@ -343,7 +343,7 @@ std::uint64_t HostileClient::worker_resident_bytes() const {
     return resident_pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-std::uint64_t HostileClient::settled_resident_bytes() const {
+std::uint64_t HostileClient::stable_resident_bytes() const {
     std::uint64_t bytes = worker_resident_bytes();
     EXPECT_TRUE(eventually([&] {
         const auto before = bytes;

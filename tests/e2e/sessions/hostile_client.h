@@ -107,7 +107,7 @@ class HostileClient {
     [[nodiscard]] const codec::Knowledge& server_knows() const { return server_knows_; }
     [[nodiscard]] std::uint64_t worker_resident_bytes() const;
     // The same once the worker's memory grows no more: by less than 2 MiB in 200 ms. Fails the test when it grows on.
-    [[nodiscard]] std::uint64_t settled_resident_bytes() const;
+    [[nodiscard]] std::uint64_t stable_resident_bytes() const;
     // True once the worker's threads that receive sleep: it has taken what was sent, and waits for more.
     [[nodiscard]] bool worker_waits() const;
     [[nodiscard]] auto worker_process_id() const { return session_.worker_process_id; }

@@ -544,10 +544,10 @@ TEST_F(HostileGraphs, UpdateDoesNotAffectWaitingLaunches) {
     ASSERT_EQ(client_->call<calls::cuGraphExecUpdate_v2>(executable, graph, &information), CUDA_SUCCESS);
     ASSERT_EQ(launch(executable, stream), CUDA_SUCCESS);
     ASSERT_EQ(client_->call<calls::gpHostFunctionDone>(kBefore), CUDA_SUCCESS);
-    for (const std::uint64_t turn : {1, 2}) {
+    for (const std::uint64_t ticket : {1, 2}) {
         EXPECT_TRUE(eventually([&] {
-            return client_->call<calls::gpHostFunctionDone>(codec::kTransferOfWorker | turn) == CUDA_SUCCESS;
-        })) << turn;
+            return client_->call<calls::gpHostFunctionDone>(codec::kTransferOfWorker | ticket) == CUDA_SUCCESS;
+        })) << ticket;
     }
     EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(stream), CUDA_SUCCESS);
 }

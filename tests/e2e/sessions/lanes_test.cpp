@@ -40,7 +40,8 @@ std::vector<std::string> with_lanes(int count, const std::string& server = "") {
 }
 
 bool has_lanes(const Program& program, int count) {
-    return program.errors().find(std::to_string(count) + " data connections are open") != std::string::npos;
+    return program.errors().find(std::to_string(count) + " lanes (connections for bulk data) are open") !=
+           std::string::npos;
 }
 
 class LaneCopies : public SessionTest, public ::testing::WithParamInterface<int> {};
@@ -508,7 +509,7 @@ TEST_F(HostileLanes, UnreadDataDoesNotGrowTheWorker) {
         client_->add<calls::gpCopyFromDevice>(slab, 128 * kMiB, transfer, stream);
     }
     ASSERT_TRUE(client_->flush());
-    EXPECT_LT(client_->settled_resident_bytes(), 1024 * kMiB);
+    EXPECT_LT(client_->stable_resident_bytes(), 1024 * kMiB);
     EXPECT_TRUE(client_->alive()) << "commands must still be served";
     bystander_survives_ = false;
     daemon_->signal(SIGTERM);

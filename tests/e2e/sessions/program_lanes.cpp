@@ -167,7 +167,7 @@ void wait_for_lanes() {
     const bool open = test::eventually([] {
         std::stringstream log;
         log << std::ifstream("/proc/self/fd/2").rdbuf();
-        return log.str().find("data connections are open") != std::string::npos;
+        return log.str().find("lanes (connections for bulk data) are open") != std::string::npos;
     });
     must(open ? CUDA_SUCCESS : CUDA_ERROR_TIMEOUT, "lanes");
 }

@@ -267,7 +267,8 @@ CUgraphExec captured_allocation(std::size_t bytes, CUstream stream) {
     return executable;
 }
 
-// What a graph allocates counts from its launch on. It is kept after the graph's free until an allocation needs it.
+// The memory that a graph allocates counts from its launch on. The driver keeps it after the graph's free until an
+// allocation needs it.
 void use_graphs(CUstream stream) {
     CUstream other = nullptr;
     CUdeviceptr block = 0;

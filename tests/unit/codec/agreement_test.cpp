@@ -125,7 +125,7 @@ TEST(Agreement, LengthOfMessagesIsLimited) {
 TEST(Agreement, CoreSetIsRequired) {
     Knowledge other = codec::own_knowledge();
     find(other.calls, calls::gpLaunch::kOpcode).layout ^= 1;
-    remove(other.notices, number_of(NoticeType::hold));
+    remove(other.notices, number_of(NoticeType::throttle));
     const Status core = Agreement(codec::own_knowledge(), other).check_core(kServer);
     ASSERT_FALSE(core);
     EXPECT_EQ(core.error().message,
@@ -172,8 +172,8 @@ TEST(KnownCalls, HashesAreTheSameInEveryBuild) {
     const Known start = find(own.calls, calls::gpTraceStart::kOpcode);
     const std::uint8_t expected[] = {0x44, 0xf0, 0x01, 0x00, 0xdf, 0xc1, 0x5f, 0xcc};
     EXPECT_EQ(std::memcmp(&start, expected, sizeof expected), 0) << std::hex << start.layout;
-    const Known hold = find(own.notices, number_of(NoticeType::hold));
-    EXPECT_EQ(hold.layout, 0xa10f094cu) << std::hex << hold.layout;
+    const Known throttle = find(own.notices, number_of(NoticeType::throttle));
+    EXPECT_EQ(throttle.layout, 0xa10f094cu) << std::hex << throttle.layout;
 }
 
 TEST(KnownCalls, InvalidListsAreRefused) {

@@ -143,13 +143,13 @@ TEST_F(HostMirrorsTest, SecondPublisherWaitsForTheFirst) {
 }
 
 TEST_F(HostMirrorsTest, ChangesArePublishedPeriodicallyWhileThereIsAMirror) {
-    // Never destroyed, because the watching thread lives as long as the process.
+    // Never destroyed, because the polling thread lives as long as the process.
     auto& clock = *new test::ManualClock;
     auto& mirrors = *new HostMirrors(clock);
     auto& published = *new test::EventCounter;
     const std::uint64_t base = address(words_.data());
     mirrors.add(base, sizeof words_[0], kDeviceBase, HostMirrors::Owner::gpupool);
-    mirrors.watch([&] {
+    mirrors.start_polling([&] {
         published.add();
         return true;
     });

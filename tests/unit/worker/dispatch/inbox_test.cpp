@@ -34,11 +34,11 @@ TEST(WorkerInbox, TakesAllFrames) {
     EXPECT_TRUE(inbox.take().empty());
     EXPECT_TRUE(inbox.push(frame_of(8)));
     inbox.post([] {});
-    inbox.poke();
+    inbox.wake();
     const Inbox::Batch batch = inbox.take();
     EXPECT_EQ(batch.frames.size(), 1u);
     EXPECT_EQ(batch.jobs.size(), 1u);
-    EXPECT_TRUE(batch.poked);
+    EXPECT_TRUE(batch.woken);
     EXPECT_TRUE(inbox.take().empty());
 }
 
@@ -57,7 +57,7 @@ TEST(WorkerInbox, FramesKeepTheirOrderAndJobsAllArrive) {
         posters.emplace_back([&] {
             for (int job = 0; job < kJobs; ++job) {
                 inbox.post([&] { ++done; });
-                inbox.poke();
+                inbox.wake();
             }
         });
     }
@@ -188,7 +188,7 @@ TEST(WorkerInbox, DispatcherSleepsUntilThereIsSomethingOrTheTimeIsOver) {
     ASSERT_TRUE(clock.wait_for_wait_until(20ms));
     clock.advance(20ms);
     ASSERT_TRUE(clock.wait_for_wait_until(20ms));
-    inbox.poke();
+    inbox.wake();
     dispatcher.join();
 }
 

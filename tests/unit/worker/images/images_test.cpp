@@ -38,7 +38,7 @@ ImageHash hash(const std::string& text) {
 ImageUse used(Images& images, const ImageHash& name) {
     ImageUse use = images.use(name);
     use.obtain();
-    images.settle(use);
+    images.record_outcome(use);
     return use;
 }
 

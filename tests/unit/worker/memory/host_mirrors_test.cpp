@@ -55,14 +55,14 @@ class WorkersMirrors : public testing::Test {
 
 TEST_F(WorkersMirrors, ChangesAreSentAfterEarlierCompletions) {
     write(7, 1);
-    bool settled = false;
-    EXPECT_TRUE(mirrors_.watch(
+    bool notified = false;
+    EXPECT_TRUE(mirrors_.poll(
         [&] {
-            settled = true;
+            notified = true;
             EXPECT_EQ(clients(7), 0u);
         },
         send()));
-    EXPECT_TRUE(settled);
+    EXPECT_TRUE(notified);
     EXPECT_EQ(clients(7), 1u);
 }
 
@@ -70,7 +70,7 @@ TEST_F(WorkersMirrors, ChangesAreSentAfterEarlierCompletions) {
 TEST_F(WorkersMirrors, LaterValueIsNotOverwrittenByAnEarlierOne) {
     write(7, 1);
     write(1000, 1);
-    mirrors_.watch(
+    mirrors_.poll(
         [&] {
             write(7, 2);
             mirrors_.collect(send());
@@ -89,7 +89,7 @@ TEST_F(WorkersMirrors, LargeChangesAreSentInPortions) {
         write(word, word + 1);
     }
     std::size_t portions = 0;
-    mirrors_.watch([&] { ++portions; }, send());
+    mirrors_.poll([&] { ++portions; }, send());
     EXPECT_GE(portions, 3u);  // the first records are short, because most bytes of the words are still zero
     EXPECT_EQ(std::memcmp(client_.data(), reinterpret_cast<const void*>(address_), kBytes), 0);
 }

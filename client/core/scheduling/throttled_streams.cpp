@@ -1,16 +1,16 @@
-#include "client/core/scheduling/held_streams.h"
+#include "client/core/scheduling/throttled_streams.h"
 
 namespace gpupool::client {
 
-bool HeldStreams::contains(const StreamKey& stream) const {
+bool ThrottledStreams::contains(const StreamKey& stream) const {
     const Lock lock(mutex_);
     return streams_.contains(stream);
 }
 
-bool HeldStreams::set(const StreamKey& stream, bool held) {
+bool ThrottledStreams::set(const StreamKey& stream, bool throttled) {
     {
         const Lock lock(mutex_);
-        if (held) {
+        if (throttled) {
             if (streams_.size() >= kMax) {
                 return false;
             }
@@ -24,26 +24,26 @@ bool HeldStreams::set(const StreamKey& stream, bool held) {
     return true;
 }
 
-void HeldStreams::set_all(bool held) {
+void ThrottledStreams::set_all(bool throttled) {
     {
         const Lock lock(mutex_);
-        all_ = held;
+        all_ = throttled;
         count_ = streams_.size() + (all_ ? 1 : 0);
     }
     changed_.notify_all();
 }
 
-void HeldStreams::wait(const StreamKey& stream) {
+void ThrottledStreams::wait(const StreamKey& stream) {
     UniqueLock lock(mutex_);
     changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return ended_ || !(all_ || streams_.contains(stream)); });
 }
 
-void HeldStreams::wait_for_all() {
+void ThrottledStreams::wait_for_all() {
     UniqueLock lock(mutex_);
     changed_.wait(lock, [&]() GP_REQUIRES(mutex_) { return ended_ || !all_; });
 }
 
-void HeldStreams::end() {
+void ThrottledStreams::end() {
     {
         const Lock lock(mutex_);
         ended_ = true;

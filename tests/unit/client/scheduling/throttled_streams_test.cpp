@@ -13,27 +13,27 @@ namespace {
 
 using client::ContextState;
 using codec::NoticeType;
-using codec::StreamHoldNotice;
+using codec::StreamThrottleNotice;
 
 constexpr std::uint64_t kLegacy = 1, kOwn = 2;
 
-class HeldStreamsOfASession : public testing::Test {
+class ThrottledStreamsOfASession : public testing::Test {
   protected:
-    HeldStreamsOfASession() {
+    ThrottledStreamsOfASession() {
         thread_.stack = {&first_};
         thread_.per_thread_default = false;
     }
-    ~HeldStreamsOfASession() override {
+    ~ThrottledStreamsOfASession() override {
         thread_.stack.clear();
         thread_.per_thread_default = false;
     }
-    void say(std::uint64_t stream, const ContextState& context, bool held) {
-        server_.send(notice(NoticeType::hold,
-                            StreamHoldNotice{stream, codec::to_wire(context.handle), thread_.index, held ? 1u : 0u}));
+    void say(std::uint64_t stream, const ContextState& context, bool throttled) {
+        server_.send(notice(NoticeType::throttle, StreamThrottleNotice{stream, codec::to_wire(context.handle),
+                                                                       thread_.index, throttled ? 1u : 0u}));
     }
     // `stream` as the calling thread sees it.
-    [[nodiscard]] bool held(CUstream stream) const {
-        return server_.session->held_streams.contains(client::stream_key(stream));
+    [[nodiscard]] bool throttled(CUstream stream) const {
+        return server_.session->throttled_streams.contains(client::stream_key(stream));
     }
 
     Server& server_ = Server::fresh();
@@ -42,55 +42,55 @@ class HeldStreamsOfASession : public testing::Test {
     client::ThreadState& thread_ = client::this_thread();
 };
 
-TEST_F(HeldStreamsOfASession, LegacyStreamIsKeyedByContext) {
+TEST_F(ThrottledStreamsOfASession, LegacyStreamIsKeyedByContext) {
     say(kLegacy, first_, true);
-    EXPECT_TRUE(held(nullptr));
-    EXPECT_TRUE(held(CU_STREAM_LEGACY));
-    EXPECT_FALSE(held(CU_STREAM_PER_THREAD));
+    EXPECT_TRUE(throttled(nullptr));
+    EXPECT_TRUE(throttled(CU_STREAM_LEGACY));
+    EXPECT_FALSE(throttled(CU_STREAM_PER_THREAD));
     thread_.per_thread_default = true;
-    EXPECT_FALSE(held(nullptr)) << "a call of the per-thread variant";
-    EXPECT_TRUE(held(CU_STREAM_LEGACY));
+    EXPECT_FALSE(throttled(nullptr)) << "a call of the per-thread variant";
+    EXPECT_TRUE(throttled(CU_STREAM_LEGACY));
     thread_.per_thread_default = false;
     thread_.stack = {&second_};
-    EXPECT_FALSE(held(nullptr)) << "another context's stream";
+    EXPECT_FALSE(throttled(nullptr)) << "another context's stream";
     say(kLegacy, second_, true);
     say(kLegacy, first_, false);
-    EXPECT_TRUE(held(nullptr)) << "the other context's stream is still throttled";
+    EXPECT_TRUE(throttled(nullptr)) << "the other context's stream is still throttled";
     say(kLegacy, second_, false);
-    EXPECT_FALSE(server_.session->held_streams.any());
+    EXPECT_FALSE(server_.session->throttled_streams.any());
     EXPECT_FALSE(server_.session->lost());
 }
 
-TEST_F(HeldStreamsOfASession, PerThreadStreamIsKeyedByThreadAndContext) {
+TEST_F(ThrottledStreamsOfASession, PerThreadStreamIsKeyedByThreadAndContext) {
     say(kOwn, first_, true);
-    EXPECT_TRUE(held(CU_STREAM_PER_THREAD));
-    EXPECT_FALSE(held(nullptr));
+    EXPECT_TRUE(throttled(CU_STREAM_PER_THREAD));
+    EXPECT_FALSE(throttled(nullptr));
     thread_.per_thread_default = true;
-    EXPECT_TRUE(held(nullptr)) << "a call of the per-thread variant";
+    EXPECT_TRUE(throttled(nullptr)) << "a call of the per-thread variant";
     std::thread([&] {
         client::this_thread().stack = {&first_};
-        EXPECT_FALSE(held(CU_STREAM_PER_THREAD)) << "another thread's stream";
+        EXPECT_FALSE(throttled(CU_STREAM_PER_THREAD)) << "another thread's stream";
         client::this_thread().stack.clear();
     }).join();
     thread_.stack = {&second_};
-    EXPECT_FALSE(held(nullptr)) << "another context's stream";
+    EXPECT_FALSE(throttled(nullptr)) << "another context's stream";
     thread_.stack = {&first_};
     say(kOwn, first_, false);
-    EXPECT_FALSE(held(nullptr));
+    EXPECT_FALSE(throttled(nullptr));
 }
 
-TEST_F(HeldStreamsOfASession, OtherStreamsAreKeyedByHandle) {
+TEST_F(ThrottledStreamsOfASession, OtherStreamsAreKeyedByHandle) {
     const auto stream = reinterpret_cast<CUstream>(0x110);
     say(0x110, first_, true);
     thread_.stack = {&second_};
     thread_.per_thread_default = true;
-    EXPECT_TRUE(held(stream));
-    EXPECT_FALSE(held(nullptr));
+    EXPECT_TRUE(throttled(stream));
+    EXPECT_FALSE(throttled(nullptr));
     say(0x110, first_, false);
-    EXPECT_FALSE(held(stream));
+    EXPECT_FALSE(throttled(stream));
 }
 
-TEST_F(HeldStreamsOfASession, SenderBlocksUntilReleaseOrTheSessionsEnd) {
+TEST_F(ThrottledStreamsOfASession, SenderBlocksUntilReleaseOrTheSessionsEnd) {
     for (const bool released : {true, false}) {
         say(kLegacy, first_, true);
         std::atomic<bool> back{false};
@@ -112,8 +112,8 @@ TEST_F(HeldStreamsOfASession, SenderBlocksUntilReleaseOrTheSessionsEnd) {
     }
 }
 
-TEST(HeldStreams, EverySenderBlocksWhileAllAreHeld) {
-    client::HeldStreams streams;
+TEST(ThrottledStreams, EverySenderBlocksWhileAllAreThrottled) {
+    client::ThrottledStreams streams;
     const client::StreamKey one{0x1000, 0};
     EXPECT_FALSE(streams.all());
     streams.wait_for_all();  // returns at once
@@ -140,12 +140,13 @@ TEST(HeldStreams, EverySenderBlocksWhileAllAreHeld) {
     }
 }
 
-TEST_F(HeldStreamsOfASession, NoticeForAnUnknownContextEndsTheSession) {
-    for (const StreamHoldNotice& wrong : {StreamHoldNotice{kLegacy, 0x999, 0, 1}, StreamHoldNotice{kOwn, 0, 0, 1},
-                                          StreamHoldNotice{0, codec::to_wire(first_.handle), 0, 1}}) {
+TEST_F(ThrottledStreamsOfASession, NoticeForAnUnknownContextEndsTheSession) {
+    for (const StreamThrottleNotice& wrong :
+         {StreamThrottleNotice{kLegacy, 0x999, 0, 1}, StreamThrottleNotice{kOwn, 0, 0, 1},
+          StreamThrottleNotice{0, codec::to_wire(first_.handle), 0, 1}}) {
         Server& server = Server::fresh();
         server.session->contexts.add(0, 0, false);
-        server.send(notice(NoticeType::hold, wrong));
+        server.send(notice(NoticeType::throttle, wrong));
         EXPECT_TRUE(server.session->lost());
     }
 }
