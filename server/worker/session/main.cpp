@@ -139,7 +139,6 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     welcome.setSessionToken(assignment.getSessionToken());
     welcome.setMaxLanes(assignment.getMaxLanes());
     welcome.setServerVersion(GPUPOOL_VERSION);
-    welcome.initGrantedQuota().setMemoryBytes(assignment.getMemoryQuotaBytes());
     welcome.initWindow().setBase(window->base);
     welcome.getWindow().setBytes(window->bytes);
     const int devices = static_cast<int>(welcome.getDevices().size());
