@@ -26,7 +26,7 @@ struct Hello {
 }
 
 struct ClientInfo {
-  version @0 :Text;                  # gpupool's
+  version @0 :Text;                  # gpupool's, with the build (common/version.h)
   hostname @1 :Text;
   processName @2 :Text;
   processId @3 :UInt32;
@@ -89,7 +89,7 @@ struct Welcome {
   protocolVersion @0 :UInt32;
   sessionId @1 :Text;
   sessionToken @2 :Data;
-  serverVersion @3 :Text;
+  serverVersion @3 :Text;            # with the build, as ClientInfo.version
   driverVersion @4 :Int32;           # cuDriverGetVersion of the server's driver
   driverKind @5 :Text;               # "nvidia" or "software"
   window @6 :AddressWindow;          # one of the client's, which the worker has reserved as well

@@ -10,6 +10,7 @@
 #include "common/digest.h"
 #include "common/driver_environment.h"
 #include "common/printable.h"
+#include "common/version.h"
 #include "server/supervision/message_socket.h"
 
 namespace gpupool::daemon {
@@ -49,8 +50,7 @@ std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const
             schema::Refused::Reason::PROTOCOL,
             fmt::format("this server speaks gpupool protocol {}, the client speaks {}: install the same "
                         "version of gpupool on both machines (the server has {})",
-                        static_cast<std::uint32_t>(schema::PROTOCOL_VERSION), hello.getProtocolVersion(),
-                                   GPUPOOL_VERSION));
+                        static_cast<std::uint32_t>(schema::PROTOCOL_VERSION), hello.getProtocolVersion(), version()));
     }
     if (!rules.tokens.empty() && !token_matches(view(hello.getToken()), rules.tokens)) {
         return refusal(schema::Refused::Reason::CREDENTIALS,
