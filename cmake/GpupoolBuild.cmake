@@ -96,8 +96,7 @@ endif()
 if(GPUPOOL_WERROR)
   target_compile_options(gpupool_flags INTERFACE -Werror)
 endif()
-target_compile_definitions(gpupool_flags INTERFACE ASIO_STANDALONE=1 ASIO_NO_DEPRECATED=1
-                           GPUPOOL_VERSION="${PROJECT_VERSION}")
+target_compile_definitions(gpupool_flags INTERFACE ASIO_STANDALONE=1 ASIO_NO_DEPRECATED=1)
 target_link_libraries(gpupool_flags INTERFACE Threads::Threads)
 
 # {fmt}: compiled once if this version allows it, else header-only.

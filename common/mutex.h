@@ -110,7 +110,6 @@ class GP_SCOPED_CAPABILITY UniqueLock {
         owns_ = false;
         mutex_.unlock();
     }
-    [[nodiscard]] bool owns_lock() const noexcept { return owns_; }
 
   private:
     friend class Condition;

@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "common/version.h"
 #include "protocol/schema/control.capnp.h"
 #include "protocol/schema/session.capnp.h"
 #include "protocol/transport/open.h"
@@ -33,7 +34,7 @@ Status send_hello(Connection& connection, const std::string& token) {
     hello.getPurpose().setAdministration();
     hello.setToken(token.c_str());
     auto client = hello.initClient();
-    client.setVersion(GPUPOOL_VERSION);
+    client.setVersion(version());
     client.setProcessName("gpupool");
     client.setProcessId(static_cast<std::uint32_t>(::getpid()));
     return send_message(connection, wire::FrameType::hello, message);
@@ -88,7 +89,7 @@ Result<ServerStatus> read_answer(const wire::ReceivedFrame& frame, const std::st
     }
     return Error{ErrorCode::invalid_input,
                  fmt::format("{} did not answer with a status: is a gpupoold of this version ({}) running there?",
-                             server, GPUPOOL_VERSION)};
+                             server, version())};
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "client/cli/command.h"
+#include "common/version.h"
 
 namespace gpupool::cli {
 
@@ -21,7 +22,7 @@ int run(int argc, char** argv) {
     arguments.erase(separator, arguments.end());
 
     CLI::App app("gpupool runs programs on GPUs that another machine shares.", "gpupool");
-    app.set_version_flag("--version", GPUPOOL_VERSION);
+    app.set_version_flag("--version", version());
     app.require_subcommand(1);
     Command chosen;
     add_run(app, chosen, program);

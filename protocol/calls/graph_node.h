@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "protocol/calls/cuda_api.h"
+#include "protocol/calls/members.h"
 
 namespace gpupool {
 
@@ -40,6 +41,9 @@ struct GraphNode {
     std::int32_t condition_type = 0;
     std::uint32_t reserved = 0;
 };
+GP_MEMBERS(GraphNode, type, count, context, function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+           flags, copy, address, pitch_bytes, value, element_bytes, width, height, host_function, graph, event, pool,
+           bytes, condition, condition_type, reserved);
 
 // Whether a node of this type owns something (memory or graphs) that the driver chooses and returns to the program.
 // Such a node is added with gpGraphAddOwningNode, every other with gpGraphAddNode.

@@ -12,6 +12,7 @@
 
 #include "protocol/calls/cuda_api.h"
 #include "protocol/calls/graph_node.h"
+#include "protocol/calls/members.h"
 
 namespace gpupool {
 
@@ -20,11 +21,13 @@ struct ImageHash {
     std::uint64_t words[4];
     friend auto operator<=>(const ImageHash&, const ImageHash&) = default;
 };
+GP_MEMBERS(ImageHash, words);
 
 // Position of one kernel parameter in the launch's parameter block.
 struct ParameterLayout {
     std::uint32_t offset_bytes, size_bytes;
 };
+GP_MEMBERS(ParameterLayout, offset_bytes, size_bytes);
 
 // Stands for a parameter count that is unknown: the driver reports it only for a loaded kernel.
 inline constexpr unsigned kUnknownLayout = ~0u;
@@ -47,7 +50,10 @@ struct LaunchShape {
     std::uint32_t shared_bytes;
     std::uint32_t cooperative;  // cuLaunchCooperativeKernel
     std::uint32_t extended;     // cuLaunchKernelEx: the call has attributes
+    std::uint32_t reserved;
 };
+GP_MEMBERS(LaunchShape, function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, cooperative,
+           extended, reserved);
 
 // A CUDA_MEMCPY3D whose host side is the data of the transfer: rows of `WidthInBytes`, packed without gaps.
 using CopyShape = CUDA_MEMCPY3D;

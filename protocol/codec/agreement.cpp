@@ -100,15 +100,6 @@ std::string list_of(const std::vector<Difference>& differences, Ends::Side here)
     return text;
 }
 
-std::uint32_t hash_of(std::string_view text) {
-    // FNV-1a: the value only has to differ when the text does.
-    std::uint64_t hash = 0xcbf29ce484222325u;
-    for (const char c : text) {
-        hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-    }
-    return static_cast<std::uint32_t>(hash ^ (hash >> 32));
-}
-
 bool concerns_core(const Difference& difference) {
     return difference.is_notice ? is_core(static_cast<NoticeType>(difference.number)) : is_core(difference.number);
 }
@@ -120,8 +111,7 @@ const Knowledge& own_knowledge() {
         auto* const known = new Knowledge;
         for (const LayoutLine& line : layout_lines()) {
             if (line.travels) {
-                (line.is_notice ? known->notices : known->calls)
-                    .push_back({line.number, line.behaviour, hash_of(line.text)});
+                (line.is_notice ? known->notices : known->calls).push_back({line.number, line.behaviour, line.hash()});
             }
         }
         return known;
@@ -169,10 +159,12 @@ Status Agreement::check_core(const Ends& ends) const {
     if (missing.empty()) {
         return {};
     }
+    // Builds without git, or of changed sources, may have the same version and yet differ.
+    const char* const advice = ends.client_version == ends.server_version ? "build both of the same sources"
+                                                                          : "use a client of the server's version";
     return Error{ErrorCode::unsupported,
-                 fmt::format("this client is gpupool {} and the server is gpupool {}: they do not agree on {}; use a "
-                             "client of the server's version",
-                             ends.client_version, ends.server_version, list_of(missing, ends.here))};
+                 fmt::format("this client is gpupool {} and the server is gpupool {}: they do not agree on {}; {}",
+                             ends.client_version, ends.server_version, list_of(missing, ends.here), advice)};
 }
 
 std::string Agreement::summary(const Ends& ends) const {

@@ -24,7 +24,7 @@ namespace gpupool::codec {
 struct Known {
     std::uint16_t number = 0;     // opcode or NoticeType
     std::uint16_t behaviour = 0;  // the version of its meaning
-    std::uint32_t layout = 0;     // a hash of its line in wire_layout()
+    std::uint32_t layout = 0;     // LayoutLine::hash() of its line in layout_lines()
     friend bool operator==(const Known&, const Known&) = default;
 };
 static_assert(sizeof(Known) == 8);

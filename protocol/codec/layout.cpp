@@ -1,8 +1,8 @@
 #include "protocol/codec/layout.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "protocol/calls/table.h"
@@ -30,6 +30,23 @@ const char* shape_name(Shape shape) {
     return "?";
 }
 
+// "bytes", and the members if T is a struct of gpupool's.
+template <class T>
+std::string layout_of() {
+    std::string text = std::to_string(sizeof(T));
+    if constexpr (HasMembers<T>) {
+        text += members_text(kMembers<T>);
+    }
+    return text;
+}
+
+template <class... Part>
+std::string layouts_of() {
+    std::string text;
+    ((text += ' ' + layout_of<Part>()), ...);
+    return text;
+}
+
 template <class Call, int Index>
 void describe(std::string& line) {
     using T = calls::ArgumentOf<Call, Index>;
@@ -37,9 +54,9 @@ void describe(std::string& line) {
     line += ' ';
     line += shape_name(kShape);
     if constexpr (kShape == Shape::value) {
-        line += ':' + std::to_string(sizeof(T));
+        line += ':' + layout_of<T>();
     } else if constexpr (kShape != Shape::absent && kShape != Shape::address) {
-        line += ':' + std::to_string(sizeof(PointeeOf<T>));
+        line += ':' + layout_of<PointeeOf<T>>();
     }
 }
 
@@ -51,6 +68,9 @@ std::string line_of(std::integer_sequence<int, Index...>) {
     } else {
         line += " -";
     }
+    if constexpr (std::is_same_v<Call, calls::gpHostWrite>) {
+        line += " data:" + layout_of<ChangeHeader>();  // its array of bytes begins with it
+    }
     return line;
 }
 
@@ -59,59 +79,31 @@ LayoutLine layout_line() {
     return {false, calls::is_remote<Call>, Call::kOpcode, calls::behaviour_of<Call>, line_of<Call>(Indices<Call>{})};
 }
 
-// The sizes of the parts of a notice that have a fixed layout.
-std::vector<std::size_t> sizes_of(NoticeType type) {
+// The parts of a notice that have a fixed layout.
+std::string parts_of(NoticeType type) {
+    using TextBytes = std::uint64_t;
     switch (type) {
-        case NoticeType::pull: return {sizeof(PullNotice)};
-        case NoticeType::host_function: return {sizeof(HostFunctionNotice)};
-        case NoticeType::deferred_error: return {sizeof(DeferredErrorNotice)};
-        case NoticeType::hold: return {sizeof(StreamHoldNotice)};
-        case NoticeType::output: return {sizeof(std::uint64_t)};
-        case NoticeType::transfer_failed: return {sizeof(TransferFailedNotice)};
-        case NoticeType::graph_function: return {sizeof(GraphFunctionNotice)};
-        case NoticeType::graph_upload: return {sizeof(GraphCopyNotice)};
-        case NoticeType::graph_download: return {sizeof(GraphCopyNotice)};
-        case NoticeType::errors: return {sizeof(std::uint64_t)};
-        case NoticeType::host_memory: return {sizeof(ChangeHeader), sizeof(SharedBlock)};
-        case NoticeType::event_complete: return {sizeof(EventCompleteNotice)};
-        case NoticeType::pieces_sent: return {sizeof(PiecesSentNotice)};
-        case NoticeType::ahead_taken: return {sizeof(AheadTakenNotice)};
-        case NoticeType::slab_prepared: return {sizeof(SlabPreparedNotice)};
-        case NoticeType::stream_complete: return {sizeof(StreamCompleteNotice)};
-        case NoticeType::ended: return {sizeof(std::uint64_t)};
-        case NoticeType::trace_records: return {sizeof(TraceHeader), sizeof(TraceRecord)};
-        case NoticeType::trace_name: return {sizeof(TraceName)};
+        case NoticeType::pull: return layouts_of<PullNotice>();
+        case NoticeType::host_function: return layouts_of<HostFunctionNotice>();
+        case NoticeType::deferred_error: return layouts_of<DeferredErrorNotice>();
+        case NoticeType::throttle: return layouts_of<StreamThrottleNotice>();
+        case NoticeType::output: return layouts_of<TextBytes>();
+        case NoticeType::transfer_failed: return layouts_of<TransferFailedNotice>();
+        case NoticeType::graph_function: return layouts_of<GraphFunctionNotice>();
+        case NoticeType::graph_upload: return layouts_of<GraphCopyNotice>();
+        case NoticeType::graph_download: return layouts_of<GraphCopyNotice>();
+        case NoticeType::errors: return layouts_of<TextBytes>();
+        case NoticeType::host_memory: return layouts_of<ChangeHeader>();
+        case NoticeType::event_complete: return layouts_of<EventCompleteNotice>();
+        case NoticeType::pieces_sent: return layouts_of<PiecesSentNotice>();
+        case NoticeType::ahead_taken: return layouts_of<AheadTakenNotice>();
+        case NoticeType::slab_prepared: return layouts_of<SlabPreparedNotice>();
+        case NoticeType::stream_complete: return layouts_of<StreamCompleteNotice>();
+        case NoticeType::ended: return layouts_of<TextBytes>();
+        case NoticeType::trace_records: return layouts_of<TraceHeader, TraceRecord>();
+        case NoticeType::trace_name: return layouts_of<TraceName>();
     }
     return {};
-}
-
-template <class Member>
-void describe_member(std::string& line, std::size_t offset, const Member&) {
-    line += ' ' + std::to_string(offset) + ':' + std::to_string(sizeof(Member));
-}
-
-std::vector<std::string> record_lines() {
-    std::string command = "record:command", reply = "record:reply";
-#define GP_COMMAND(member) describe_member(command, offsetof(CommandHeader, member), CommandHeader{}.member)
-    GP_COMMAND(bytes);
-    GP_COMMAND(opcode);
-    GP_COMMAND(flags);
-    GP_COMMAND(number);
-    GP_COMMAND(context);
-    GP_COMMAND(thread);
-    GP_COMMAND(reserved);
-#undef GP_COMMAND
-#define GP_REPLY(member) describe_member(reply, offsetof(ReplyHeader, member), ReplyHeader{}.member)
-    GP_REPLY(bytes);
-    GP_REPLY(opcode);
-    GP_REPLY(kind);
-    GP_REPLY(number);
-    GP_REPLY(result);
-    GP_REPLY(deferred);
-    GP_REPLY(thread);
-    GP_REPLY(other_context);
-#undef GP_REPLY
-    return {command, reply};
 }
 
 }  // namespace
@@ -121,7 +113,7 @@ std::string_view notice_name(NoticeType type) noexcept {
         case NoticeType::pull: return "pull";
         case NoticeType::host_function: return "host_function";
         case NoticeType::deferred_error: return "deferred_error";
-        case NoticeType::hold: return "hold";
+        case NoticeType::throttle: return "throttle";
         case NoticeType::output: return "output";
         case NoticeType::transfer_failed: return "transfer_failed";
         case NoticeType::graph_function: return "graph_function";
@@ -155,25 +147,40 @@ std::vector<LayoutLine> layout_lines() {
     for (std::uint16_t number = 0; number < kMaxNotices; ++number) {
         const auto type = static_cast<NoticeType>(number);
         if (const std::string_view name = notice_name(type); !name.empty()) {
-            std::string text = "notice:" + std::to_string(number) + ' ' + std::string(name);
-            for (const std::size_t bytes : sizes_of(type)) {
-                text += ' ' + std::to_string(bytes);
-            }
-            lines.push_back({true, true, number, behaviour_of(type), std::move(text)});
+            lines.push_back({true, true, number, behaviour_of(type),
+                             "notice:" + std::to_string(number) + ' ' + std::string(name) + parts_of(type)});
         }
     }
     return lines;
 }
 
-std::vector<std::string> wire_layout() {
-    std::vector<std::string> lines;
-    for (const LayoutLine& line : layout_lines()) {
-        lines.push_back(line.behaviour == 1 ? line.text : line.text + " behaviour:" + std::to_string(line.behaviour));
+std::string members_text(std::span<const Member> members) {
+    std::string text = "{";
+    for (const Member& member : members) {
+        text += member.name;
+        text += '@' + std::to_string(member.offset) + ':';
+        if (member.kind == Member::Kind::own_struct) {
+            text += members_text(member.members);
+        } else {
+            text += static_cast<char>(member.kind);
+            text += std::to_string(member.element_bytes);
+        }
+        if (member.elements != 1) {
+            text += '[' + std::to_string(member.elements) + ']';
+        }
+        text += ' ';
     }
-    for (std::string& line : record_lines()) {
-        lines.push_back(std::move(line));
+    text.back() = '}';
+    return text;
+}
+
+std::uint32_t LayoutLine::hash() const noexcept {
+    // FNV-1a: the value only has to differ when the text does.
+    std::uint64_t hash = 0xcbf29ce484222325u;
+    for (const char c : text) {
+        hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
     }
-    return lines;
+    return static_cast<std::uint32_t>(hash ^ (hash >> 32));
 }
 
 }  // namespace gpupool::codec

@@ -15,6 +15,8 @@
 #include <span>
 #include <vector>
 
+#include "protocol/calls/members.h"
+
 namespace gpupool::codec {
 
 struct ChangeHeader {
@@ -22,6 +24,7 @@ struct ChangeHeader {
     std::uint32_t window_bytes;   // a multiple of 8
     std::uint32_t changed_bytes;  // number of bytes after the mask
 };
+GP_MEMBERS(ChangeHeader, address, window_bytes, changed_bytes);
 
 // Memory that both sides keep alike. `address` is its address in the program; `memory` has the same alignment.
 struct SharedBlock {

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "protocol/calls/members.h"
+
 namespace gpupool::codec {
 
 inline constexpr std::size_t kAlignment = 8;
@@ -30,6 +32,7 @@ struct CommandHeader {
     std::uint32_t thread;   // index of the calling thread, from 0
     std::uint32_t reserved;
 };
+GP_MEMBERS(CommandHeader, bytes, opcode, flags, number, context, thread, reserved);
 static_assert(sizeof(CommandHeader) == 32 && std::is_trivially_copyable_v<CommandHeader>);
 
 enum class ReplyKind : std::uint16_t {
@@ -47,15 +50,15 @@ struct ReplyHeader {
     std::uint32_t thread;         // of the command
     std::uint32_t other_context;  // 1: the deferred call failed in another context than the command was sent in
 };
+GP_MEMBERS(ReplyHeader, bytes, opcode, kind, number, result, deferred, thread, other_context);
 static_assert(sizeof(ReplyHeader) == 32 && std::is_trivially_copyable_v<ReplyHeader>);
 
-// Notices: messages of a worker that are not replies. layout.cpp pins numbers and sizes.
+// Notices: messages of a worker that are not replies. layout.cpp has the layout of each.
 enum class NoticeType : std::uint16_t {
     pull = 1,              // PullNotice: send this part of a transfer now
     host_function = 2,     // HostFunctionNotice: run it, then send gpHostFunctionDone
     deferred_error = 3,    // DeferredErrorNotice: a deferred call failed
     throttle = 4,          // StreamThrottleNotice: throttle a stream, or end that
-    hold = throttle,       // its name in the pinned layout (layout.cpp)
     output = 5,            // output of kernels: 8 bytes of length, then the text
     transfer_failed = 6,   // TransferFailedNotice: no further pieces of it will be pulled or sent
     graph_function = 7,    // GraphFunctionNotice: as host_function, for a graph's node
@@ -83,27 +86,33 @@ constexpr std::uint16_t behaviour_of(NoticeType type) {
 struct PullNotice {
     std::uint64_t transfer, offset, bytes;
 };
+GP_MEMBERS(PullNotice, transfer, offset, bytes);
 struct TransferFailedNotice {
     std::uint64_t transfer;
 };
+GP_MEMBERS(TransferFailedNotice, transfer);
 struct AheadTakenNotice {
     std::uint64_t transfer;
 };
+GP_MEMBERS(AheadTakenNotice, transfer);
 struct SlabPreparedNotice {
     std::uint64_t address;
     std::int32_t result;
     std::uint32_t reserved;
 };
+GP_MEMBERS(SlabPreparedNotice, address, result, reserved);
 struct HostFunctionNotice {
     std::uint64_t ticket;
     std::int32_t status;  // CUresult for cuStreamAddCallback's function
     std::uint32_t reserved;
 };
+GP_MEMBERS(HostFunctionNotice, ticket, status, reserved);
 struct GraphFunctionNotice {
     std::uint64_t ticket;    // for gpHostFunctionDone
     std::uint64_t function;  // the client's name for it; 0: no function, the client only answers, after it has
                              // processed earlier records
 };
+GP_MEMBERS(GraphFunctionNotice, ticket, function);
 // The part of named host memory that a graph's copy reads or writes. Its data is sent packed.
 struct GraphCopyNotice {
     std::uint64_t transfer;  // minted by the worker
@@ -111,6 +120,7 @@ struct GraphCopyNotice {
     std::uint64_t x_bytes, y, z, pitch_bytes, height;
     std::uint64_t width_bytes, rows, slices;
 };
+GP_MEMBERS(GraphCopyNotice, transfer, memory, x_bytes, y, z, pitch_bytes, height, width_bytes, rows, slices);
 inline constexpr std::uint64_t kTransferOfWorker = 1ull << 63;
 // Flag bits of a transfer's number. kTransferSentAhead: the client may send pieces of the transfer before the worker
 // pulls them. The client keeps the total size of such data at or below kMaxAheadBytes until the worker reports that it
@@ -129,15 +139,18 @@ struct DeferredErrorNotice {
     std::uint16_t opcode;
     std::uint16_t reserved;
 };
+GP_MEMBERS(DeferredErrorNotice, number, context, result, opcode, reserved);
 struct EventCompleteNotice {
     std::uint64_t event, record;
     std::int32_t result;
     std::uint32_t reserved;
 };
+GP_MEMBERS(EventCompleteNotice, event, record, result, reserved);
 // Bulk data sent over lanes: all pieces up to this number (protocol/wire/lanes.h).
 struct PiecesSentNotice {
     std::uint64_t number;
 };
+GP_MEMBERS(PiecesSentNotice, number);
 // A stream by its handle; a default stream as 1 (legacy) or 2 (per-thread), with its context and thread; all zero:
 // every stream. kThrottledGraphChanges: deferred changes of the executable graph whose handle is in `context`.
 inline constexpr std::uint64_t kThrottledGraphChanges = 3;  // smaller than every handle
@@ -147,7 +160,7 @@ struct StreamThrottleNotice {
     std::uint32_t thread;
     std::uint32_t throttled;  // 1: send no more work for it; 0: send again
 };
-using StreamHoldNotice = StreamThrottleNotice;  // its name in layout.cpp
+GP_MEMBERS(StreamThrottleNotice, stream, context, thread, throttled);
 
 // The stream is named as in StreamThrottleNotice. CUDA_SUCCESS: all work sent before the gpStreamWatch with number
 // `command` is complete. Any other result: the client must query the stream to learn its state.
@@ -158,6 +171,7 @@ struct StreamCompleteNotice {
     std::uint32_t thread;
     std::int32_t result;
 };
+GP_MEMBERS(StreamCompleteNotice, stream, context, command, thread, result);
 
 inline constexpr std::size_t kMaxRecordBytes = 256u << 10;
 inline constexpr std::size_t kMaxInlineBytes = 64u << 10;  // copy data in one command

@@ -1,7 +1,8 @@
 // Which structs may be sent as their bytes, and which handles they contain.
 //
 // A struct with pointers or handles must not be sent unchanged. Every struct that a rule sends is listed here: as
-// plain, or with a visitor that finds its handles. An unlisted struct does not compile.
+// plain, or with a visitor that finds its handles. An unlisted struct does not compile. A struct of gpupool's also has
+// a list of its members (protocol/calls/members.h).
 #pragma once
 
 #include <cstring>
@@ -9,6 +10,7 @@
 
 #include "protocol/calls/cuda_api.h"
 #include "protocol/calls/internal.h"
+#include "protocol/calls/members.h"
 #include "protocol/codec/handles.h"
 
 namespace gpupool::codec {
@@ -34,27 +36,29 @@ struct StructTraits {
     }
 };
 
-#define GP_PLAIN(type)                             \
-    template <>                                    \
-    struct StructTraits<type> {                    \
-        static constexpr bool listed = true;       \
-        static constexpr bool has_handles = false; \
-        template <class Visit>                     \
-        static void visit(type&, Visit&&) {}       \
+#define GP_TRAITS(type, handles, visit_body)                                                       \
+    template <>                                                                                    \
+    struct StructTraits<type> {                                                                    \
+        static constexpr bool listed = true;                                                       \
+        static constexpr bool has_handles = handles;                                               \
+        template <class Visit>                                                                     \
+        static void visit([[maybe_unused]] type& value, [[maybe_unused]] Visit&& visit) visit_body \
     };
 
-// `visit_body` uses `value` and calls `visit(handle)` for each handle in it.
-#define GP_WITH_HANDLES(type, visit_body)                        \
-    template <>                                                  \
-    struct StructTraits<type> {                                  \
-        static constexpr bool listed = true;                     \
-        static constexpr bool has_handles = true;                \
-        template <class Visit>                                   \
-        static void visit(type& value, Visit&& visit) visit_body \
-    };
+// Structs of cuda.h, in the global namespace. `visit_body` uses `value` and calls `visit(handle)` for each handle in
+// it.
+#define GP_PLAIN(type) GP_TRAITS(::type, false, {})
+#define GP_WITH_HANDLES(type, visit_body) GP_TRAITS(::type, true, visit_body)
+// Structs of gpupool's, which have a list of members.
+#define GP_OWN_PLAIN(type)           \
+    static_assert(HasMembers<type>); \
+    GP_TRAITS(type, false, {})
+#define GP_OWN_WITH_HANDLES(type, visit_body) \
+    static_assert(HasMembers<type>);          \
+    GP_TRAITS(type, true, visit_body)
 
-GP_PLAIN(ImageHash)
-GP_PLAIN(ParameterLayout)
+GP_OWN_PLAIN(ImageHash)
+GP_OWN_PLAIN(ParameterLayout)
 GP_PLAIN(CUuuid)
 GP_PLAIN(CUmemAllocationProp)
 GP_PLAIN(CUmemAccessDesc)
@@ -73,7 +77,7 @@ GP_PLAIN(CUmemPoolProps)  // win32SecurityAttributes is NULL on Linux
 GP_PLAIN(CUgraphEdgeData)
 GP_PLAIN(CUgraphExecUpdateResultInfo)  // both sides translate its nodes by hand
 
-GP_WITH_HANDLES(LaunchShape, { visit(value.function); })
+GP_OWN_WITH_HANDLES(LaunchShape, { visit(value.function); })
 GP_WITH_HANDLES(CUDA_MEMCPY3D, {
     if (number_of(value.srcMemoryType) == CU_MEMORYTYPE_ARRAY) {
         visit(value.srcArray);
@@ -82,7 +86,7 @@ GP_WITH_HANDLES(CUDA_MEMCPY3D, {
         visit(value.dstArray);
     }
 })
-GP_WITH_HANDLES(GraphNode, {
+GP_OWN_WITH_HANDLES(GraphNode, {
     visit(value.context);
     visit(value.function);
     StructTraits<CUDA_MEMCPY3D>::visit(value.copy, visit);
@@ -103,16 +107,13 @@ GP_WITH_HANDLES(CUlaunchAttribute, {
         visit(value.value.launchCompletionEvent.event);
     }
 })
-GP_WITH_HANDLES(CUlaunchAttributeValue, {
-    (void)value;
-    (void)visit;
-})
-GP_WITH_HANDLES(CUstreamBatchMemOpParams, {
-    (void)value;
-    (void)visit;
-})
+GP_WITH_HANDLES(CUlaunchAttributeValue, {})
+GP_WITH_HANDLES(CUstreamBatchMemOpParams, {})
 
+#undef GP_TRAITS
 #undef GP_PLAIN
 #undef GP_WITH_HANDLES
+#undef GP_OWN_PLAIN
+#undef GP_OWN_WITH_HANDLES
 
 }  // namespace gpupool::codec

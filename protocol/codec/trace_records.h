@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "protocol/calls/members.h"
+
 namespace gpupool::codec {
 
 enum class TraceKind : std::uint8_t {
@@ -40,18 +42,21 @@ struct TraceRecord {
     TraceKind kind;
     std::uint8_t flags;
 };
+GP_MEMBERS(TraceRecord, begin_ns, end_ns, number, bytes, driver_ns, name, track, opcode, kind, flags);
 static_assert(sizeof(TraceRecord) == 48 && std::is_trivially_copyable_v<TraceRecord>);
 
 // Precedes the records of a notice: how many records the worker has omitted so far because there were too many.
 struct TraceHeader {
     std::uint64_t dropped_commands, dropped_gpu_work;
 };
+GP_MEMBERS(TraceHeader, dropped_commands, dropped_gpu_work);
 
 struct TraceName {
     std::uint32_t id;
     std::uint32_t is_track;  // 1: of a stream, whose records have `track` == id; 0: of a kernel
     std::uint64_t bytes;     // of the text that follows
 };
+GP_MEMBERS(TraceName, id, is_track, bytes);
 
 inline constexpr std::size_t kMaxTraceRecords = 1024;  // in one notice
 inline constexpr std::size_t kMaxTraceNameBytes = 4096;

@@ -3,32 +3,30 @@
 #
 # Life of a session: the client sends Hello as its first frame. The daemon checks version, credentials and capacity. It
 # replies Refused (and closes), or passes the connection to a worker, which initialises the driver and replies Welcome.
-# From then on both sides communicate through a wire::Channel. `sessionId` identifies the session in status, logs and on
-# resumption; `sessionToken` is the secret that a resuming connection, or a lane, must present.
+# From then on both sides communicate through a wire::Channel. `sessionId` identifies the session in status and logs;
+# `sessionToken` is the secret that a lane must present.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
 
-const protocolVersion :UInt32 = 4;
+const protocolVersion :UInt32 = 5;
 # Raised when the record format or this handshake changes incompatibly. Ends with different numbers refuse each other.
 # Calls and notices are agreed on one by one (protocol/codec/agreement.h); frames have a version of their own
 # (protocol/wire/frame.h).
 
 struct Hello {
   protocolVersion @0 :UInt32;
-  unused1 @1 :UInt64;                # up to version 3 a hash of the whole call table
   purpose :union {
-    session @2 :SessionRequest;
-    administration @3 :Void;         # `gpupool status` and the like: Control frames follow
-    resume @4 :ResumeRequest;        # not yet: the daemon refuses it
-    lane @7 :LaneRequest;            # one more connection of a session, only for bulk data (protocol/wire/lanes.h)
+    session @1 :SessionRequest;
+    administration @2 :Void;         # `gpupool status` and the like: Control frames follow
+    lane @3 :LaneRequest;            # one more connection of a session, only for bulk data (protocol/wire/lanes.h)
   }
-  token @5 :Text;                    # the credential; empty if there is none
-  client @6 :ClientInfo;
+  token @4 :Text;                    # the credential; empty if there is none
+  client @5 :ClientInfo;
 }
 
 struct ClientInfo {
-  version @0 :Text;                  # gpupool's
+  version @0 :Text;                  # gpupool's, with the build (common/version.h)
   hostname @1 :Text;
   processName @2 :Text;
   processId @3 :UInt32;
@@ -66,12 +64,6 @@ struct EnvironmentEntry {
   value @1 :Text;
 }
 
-struct ResumeRequest {
-  sessionId @0 :Text;
-  sessionToken @1 :Data;
-  lastReceived @2 :UInt64;
-}
-
 struct LaneRequest {
   # Answered by an ack frame, or by Refused. Each index is used once in a session.
   sessionId @0 :Text;
@@ -95,22 +87,19 @@ struct Refused {
 
 struct Welcome {
   protocolVersion @0 :UInt32;
-  unused1 @1 :UInt64;
-  sessionId @2 :Text;
-  sessionToken @3 :Data;
-  serverVersion @4 :Text;
-  driverVersion @5 :Int32;           # cuDriverGetVersion of the server's driver
-  driverKind @6 :Text;               # "nvidia" or "software"
-  window @7 :AddressWindow;          # one of the client's, which the worker has reserved as well
-  devices @8 :List(Device);
-  peers @9 :List(PeerAttributes);
-  errors @10 :List(ErrorText);       # the driver's own names and descriptions
-  unused11 @11 :Data;
-  grantedQuota @12 :Quota;
-  moduleLoadingMode @13 :Int32;
-  maxLanes @14 :UInt32;              # further connections that the session may open; 0: none
-  calls @15 :Data;                   # that the server knows, as in SessionRequest
-  notices @16 :Data;
+  sessionId @1 :Text;
+  sessionToken @2 :Data;
+  serverVersion @3 :Text;            # with the build, as ClientInfo.version
+  driverVersion @4 :Int32;           # cuDriverGetVersion of the server's driver
+  driverKind @5 :Text;               # "nvidia" or "software"
+  window @6 :AddressWindow;          # one of the client's, which the worker has reserved as well
+  devices @7 :List(Device);
+  peers @8 :List(PeerAttributes);
+  errors @9 :List(ErrorText);        # the driver's own names and descriptions
+  moduleLoadingMode @10 :Int32;
+  maxLanes @11 :UInt32;              # further connections that the session may open; 0: none
+  calls @12 :Data;                   # that the server knows, as in SessionRequest
+  notices @13 :Data;
 }
 
 struct Device {

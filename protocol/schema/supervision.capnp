@@ -42,19 +42,18 @@ struct Assignment {
   hello @2 :Session.Hello;
   peer @3 :Text;
   driverPath @4 :Text;               # the driver library to load
-  visibleDevices @5 :Text;           # the value for CUDA_VISIBLE_DEVICES; empty: all
-  supervisionPath @6 :Text;          # where to find a restarted daemon
-  daemonGraceMilliseconds @7 :UInt32;
-  memoryQuotaBytes @8 :UInt64;
-  logLevel @9 :Text;
+  supervisionPath @5 :Text;          # where to find a restarted daemon
+  daemonGraceMilliseconds @6 :UInt32;
+  memoryQuotaBytes @7 :UInt64;
+  logLevel @8 :Text;
   images :group {                    # the store of code images
-    directory @10 :Text;             # empty: no store
-    tenant @11 :Text;                # the tenant's folder in it
-    limitBytes @12 :UInt64;          # of all tenants in total
+    directory @9 :Text;              # empty: no store
+    tenant @10 :Text;                # the tenant's folder in it
+    limitBytes @11 :UInt64;          # of all tenants in total
   }
-  maxLanes @13 :UInt32;              # further connections that the session may have
-  issuers @14 :UInt32;               # threads that issue launches besides the dispatcher
-  sharedMemoryBytes @15 :UInt64;     # pinned memory that the client may share with the worker
+  maxLanes @12 :UInt32;              # further connections that the session may have
+  issuers @13 :UInt32;               # threads that issue launches besides the dispatcher
+  sharedMemoryBytes @14 :UInt64;     # pinned memory that the client may share with the worker
 }
 
 struct Report {

@@ -10,6 +10,7 @@
 #include "common/digest.h"
 #include "common/driver_environment.h"
 #include "common/printable.h"
+#include "common/version.h"
 #include "server/supervision/message_socket.h"
 
 namespace gpupool::daemon {
@@ -45,11 +46,11 @@ std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const
     Admission admission;
     // An administration connection sends no records, so their version does not matter to it.
     if (hello.getProtocolVersion() != schema::PROTOCOL_VERSION && !hello.getPurpose().isAdministration()) {
-        return refusal(schema::Refused::Reason::PROTOCOL,
-                       fmt::format("this server speaks gpupool protocol {}, the client speaks {}: install the same "
-                                   "version of gpupool on both machines (the server has {})",
-                                   static_cast<std::uint32_t>(schema::PROTOCOL_VERSION), hello.getProtocolVersion(),
-                                   GPUPOOL_VERSION));
+        return refusal(
+            schema::Refused::Reason::PROTOCOL,
+            fmt::format("this server speaks gpupool protocol {}, the client speaks {}: install the same "
+                        "version of gpupool on both machines (the server has {})",
+                        static_cast<std::uint32_t>(schema::PROTOCOL_VERSION), hello.getProtocolVersion(), version()));
     }
     if (!rules.tokens.empty() && !token_matches(view(hello.getToken()), rules.tokens)) {
         return refusal(schema::Refused::Reason::CREDENTIALS,
@@ -68,10 +69,6 @@ std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const
     if (hello.getPurpose().isAdministration()) {
         admission.purpose = Purpose::administration;
         return admission;
-    }
-    if (hello.getPurpose().isResume()) {
-        return refusal(schema::Refused::Reason::CAPACITY,
-                       "this server keeps no broken sessions: start the program again");
     }
     if (hello.getPurpose().isLane()) {
         const auto asked = hello.getPurpose().getLane();

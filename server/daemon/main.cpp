@@ -19,6 +19,7 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "common/spin.h"
+#include "common/version.h"
 #include "protocol/transport/endpoint.h"
 #include "protocol/transport/open.h"
 #include "protocol/transport/tcp/addresses.h"
@@ -51,7 +52,7 @@ struct Options {
 
 void declare(CLI::App& app, Options& options) {
     app.description("gpupoold serves this machine's GPUs (or a software GPU) to gpupool clients.");
-    app.set_version_flag("--version", GPUPOOL_VERSION);
+    app.set_version_flag("--version", version());
     app.add_option("--config", options.config_file, "Configuration file (TOML), see docs/configuration.md");
     app.add_option(
            "--listen", options.listen,

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "common/printable.h"
+#include "common/version.h"
 #include "protocol/schema/control.capnp.h"
 #include "protocol/wire/frame.h"
 
@@ -80,7 +81,7 @@ std::vector<std::byte> make_status_message(const ServerFacts& server,
                                            const std::map<std::string, std::unique_ptr<Session>>& sessions) {
     capnp::MallocMessageBuilder message;
     auto status = message.initRoot<schema::Control>().initStatus();
-    status.setVersion(GPUPOOL_VERSION);
+    status.setVersion(version());
     status.setListen(server.address.c_str());
     status.setDriver(server.driver.path.c_str());
     status.setDriverVersion(server.driver.version);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client/core/session/handshake.h"
+#include "common/version.h"
 
 using namespace gpupool;
 
@@ -92,7 +93,7 @@ void read(wire::FrameType type, Bytes payload) {
     }
     // The session relies on what was accepted.
     const client::Welcome& welcome = *answer.welcome;
-    const codec::Ends ends{codec::Ends::Side::client, GPUPOOL_VERSION, welcome.server_version};
+    const codec::Ends ends{codec::Ends::Side::client, version(), welcome.server_version};
     if (!welcome.agreement.check_core(ends) || welcome.agreement.summary(ends).size() > 4096) {
         std::abort();
     }

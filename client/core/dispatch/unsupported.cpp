@@ -5,6 +5,7 @@
 
 #include "client/core/session/session.h"
 #include "common/log.h"
+#include "common/version.h"
 #include "protocol/calls/call.h"
 #include "protocol/calls/table.h"
 
@@ -48,8 +49,7 @@ void note_not_agreed(const Session& session, std::uint16_t opcode) noexcept {
     static Reported reported;
     if (first_time(opcode, reported)) {
         log::warn("{} is not supported in this session: {} (client {}, server {})", calls::name_of(opcode),
-                  session.agreement.why_not(opcode, codec::Ends::Side::client), GPUPOOL_VERSION,
-                  session.server_version());
+                  session.agreement.why_not(opcode, codec::Ends::Side::client), version(), session.server_version());
     }
 }
 

@@ -16,6 +16,7 @@
 #include "common/files.h"
 #include "common/log.h"
 #include "common/printable.h"
+#include "common/version.h"
 #include "protocol/schema/session.capnp.h"
 
 namespace gpupool::client {
@@ -105,7 +106,7 @@ Status agree(schema::Welcome::Reader welcome, Welcome& out) {
         return invalid_welcome(theirs.error().message.c_str());
     }
     out.agreement = codec::Agreement(codec::own_knowledge(), *theirs);
-    const codec::Ends ends{codec::Ends::Side::client, GPUPOOL_VERSION, out.server_version};
+    const codec::Ends ends{codec::Ends::Side::client, version(), out.server_version};
     GPUPOOL_TRY(out.agreement.check_core(ends));
     if (const std::string summary = out.agreement.summary(ends); !summary.empty()) {
         log::warn("{}", summary);
@@ -121,7 +122,7 @@ Result<Welcome> read_welcome(schema::Welcome::Reader welcome, const AddressRange
         return Error{ErrorCode::unsupported,
                      fmt::format("the server (gpupool {}) speaks gpupool protocol {}, this client (gpupool {}) speaks "
                                  "{}: install the same version of gpupool on both machines",
-                                 out.server_version, welcome.getProtocolVersion(), GPUPOOL_VERSION,
+                                 out.server_version, welcome.getProtocolVersion(), version(),
                                  static_cast<std::uint32_t>(schema::PROTOCOL_VERSION))};
     }
     if (Status sized = check_size(welcome); !sized) {
@@ -150,7 +151,7 @@ schema::ClientInfo::Builder introduce(schema::Hello::Builder hello, const Config
     auto client = hello.initClient();
     char host[256] = {};
     gethostname(host, sizeof host - 1);
-    client.setVersion(GPUPOOL_VERSION);
+    client.setVersion(version());
     client.setHostname(host);
     client.setProcessName(process_name().c_str());
     client.setProcessId(static_cast<std::uint32_t>(getpid()));

@@ -310,7 +310,7 @@ void Session::print_output() {
 
 namespace {
 
-template <class Take, class Notice>
+template <class Take, HasMembers Notice>
 bool take_body(codec::Reader& in, const Take& take, bool (Take::*)(const Notice&) const) {
     const auto notice = in.value<Notice>();
     return in.ok() && take(notice);

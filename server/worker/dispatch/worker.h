@@ -135,7 +135,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void answer(const Command& command, CUresult result, bool synchronizes, std::size_t body_bytes,
                 const std::function<void(std::byte*)>& write);
 
-    template <class Notice>
+    template <HasMembers Notice>
     void notify(codec::NoticeType type, const Notice& notice) {
         notify_bytes(type, &notice, sizeof notice);
     }

@@ -19,6 +19,7 @@
 #include <system_error>
 
 #include "common/log.h"
+#include "common/version.h"
 #include "common/visible_devices.h"
 #include "protocol/codec/agreement.h"
 #include "protocol/schema/session.capnp.h"
@@ -95,7 +96,7 @@ Result<codec::Agreement> agree_with(schema::Hello::Reader hello) {
         return theirs.error().within("the Hello is invalid");
     }
     codec::Agreement agreement(codec::own_knowledge(), *theirs);
-    const codec::Ends ends{codec::Ends::Side::server, hello.getClient().getVersion().cStr(), GPUPOOL_VERSION};
+    const codec::Ends ends{codec::Ends::Side::server, hello.getClient().getVersion().cStr(), version()};
     GPUPOOL_TRY(agreement.check_core(ends));
     if (const std::string summary = agreement.summary(ends); !summary.empty()) {
         log::warn("{}", summary);
@@ -138,8 +139,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     welcome.setSessionId(assignment.getSessionId());
     welcome.setSessionToken(assignment.getSessionToken());
     welcome.setMaxLanes(assignment.getMaxLanes());
-    welcome.setServerVersion(GPUPOOL_VERSION);
-    welcome.initGrantedQuota().setMemoryBytes(assignment.getMemoryQuotaBytes());
+    welcome.setServerVersion(version());
     welcome.initWindow().setBase(window->base);
     welcome.getWindow().setBytes(window->bytes);
     const int devices = static_cast<int>(welcome.getDevices().size());

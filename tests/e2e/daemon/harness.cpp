@@ -326,7 +326,6 @@ std::string Client::welcome() {
     capnp::FlatArrayMessageReader reader(words);
     const auto welcome = reader.getRoot<schema::Welcome>();
     strays_ = std::atoi(welcome.getServerVersion().cStr());
-    granted_bytes_ = welcome.getGrantedQuota().getMemoryBytes();
     return welcome.getSessionId().cStr();
 }
 

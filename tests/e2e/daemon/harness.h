@@ -119,12 +119,10 @@ class Client {
     void leave() { connection_.reset(); }
     [[nodiscard]] bool connected() const { return connection_ != nullptr; }
     [[nodiscard]] int strays() const { return strays_; }
-    [[nodiscard]] std::uint64_t granted_bytes() const { return granted_bytes_; }
 
   private:
     std::unique_ptr<transport::Connection> connection_;
     int strays_ = -1;
-    std::uint64_t granted_bytes_ = 0;
 };
 
 }  // namespace gpupool::test

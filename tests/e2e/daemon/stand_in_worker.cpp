@@ -94,7 +94,6 @@ int serve(int supervision_descriptor) {
     welcome.setProtocolVersion(schema::PROTOCOL_VERSION);
     welcome.setSessionId(link.assignment().getSessionId());
     welcome.setServerVersion(std::to_string(strays).c_str());
-    welcome.initGrantedQuota().setMemoryBytes(link.assignment().getMemoryQuotaBytes());
     send(client, wire::FrameType::welcome, message);
     // As for a program that sees the second device only.
     link.set_devices({"GPU-00000000-0000-0000-0000-000000000002"});

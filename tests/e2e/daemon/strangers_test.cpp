@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <list>
+#include <map>
+#include <memory>
 #include <random>
 #include <thread>
 
@@ -335,18 +337,20 @@ TEST_F(Strangers, SessionsAreLimited) {
 
 TEST_F(Strangers, ServersMemoryLimitPrevails) {
     open("[limits]\nsession_memory = \"1GiB\"\n");
-    Client greedy(daemon_->address());
-    greedy.send_hello({.memory_bytes = 64ull << 30});
-    greedy.welcome();
-    EXPECT_EQ(greedy.granted_bytes(), 1u << 30);
-    Client modest(daemon_->address());
-    modest.send_hello({.memory_bytes = 1u << 20});
-    modest.welcome();
-    EXPECT_EQ(modest.granted_bytes(), 1u << 20);
-    Client silent(daemon_->address());
-    silent.send_hello();
-    silent.welcome();
-    EXPECT_EQ(silent.granted_bytes(), 1u << 30);
+    const std::map<std::string, std::uint64_t> asked = {{"greedy", 64ull << 30}, {"modest", 1u << 20}, {"silent", 0}};
+    std::vector<std::unique_ptr<Client>> clients;
+    for (const auto& [name, bytes] : asked) {
+        clients.push_back(std::make_unique<Client>(daemon_->address()));
+        clients.back()->send_hello({.process_name = name, .memory_bytes = bytes});
+        clients.back()->welcome();
+    }
+    std::map<std::string, std::uint64_t> granted;
+    for (const cli::SessionStatus& session : daemon_->sessions(asked.size())) {
+        granted[session.process_name] = session.memory_quota_bytes;
+    }
+    const std::map<std::string, std::uint64_t> expected = {
+        {"greedy", 1u << 30}, {"modest", 1u << 20}, {"silent", 1u << 30}};
+    EXPECT_EQ(granted, expected);
 }
 
 }  // namespace

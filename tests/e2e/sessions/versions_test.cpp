@@ -13,6 +13,7 @@
 #include <sstream>
 #include <thread>
 
+#include "common/version.h"
 #include "protocol/schema/session.capnp.h"
 #include "protocol/transport/endpoint.h"
 #include "protocol/transport/tcp/listener.h"
@@ -160,7 +161,7 @@ TEST_F(Versions, UnknownCallsAreRefusedByName) {
     std::stringstream logged;
     logged << std::ifstream(log).rdbuf();
     const std::string text = logged.str();
-    const std::string versions = fmt::format(" (client {}, server {})", GPUPOOL_VERSION, kOtherVersion);
+    const std::string versions = fmt::format(" (client {}, server {})", version(), kOtherVersion);
     for (const char* line_of_call :
          {"cuMemPoolTrimTo is not supported in this session: unknown to the server",
           "cuCtxGetLimit is not supported in this session: different layout",
@@ -171,12 +172,12 @@ TEST_F(Versions, UnknownCallsAreRefusedByName) {
     const auto has = [](const std::string& where, const std::string& what) {
         EXPECT_NE(where.find(what), std::string::npos) << what << '\n' << where;
     };
-    has(text, fmt::format("client {}, server {}: {} calls in common; not usable: ", GPUPOOL_VERSION, kOtherVersion,
+    has(text, fmt::format("client {}, server {}: {} calls in common; not usable: ", version(), kOtherVersion,
                           codec::own_knowledge().calls.size() - 4));
     has(text, "notice output (unknown to the server), call 1020 (unknown to the client)");
     // The server logs the same about the client.
-    has(server_log(), fmt::format("client {}, server {}: {} calls in common; not usable: ", kOtherVersion,
-                                  GPUPOOL_VERSION, codec::own_knowledge().calls.size() - 4));
+    has(server_log(), fmt::format("client {}, server {}: {} calls in common; not usable: ", kOtherVersion, version(),
+                                  codec::own_knowledge().calls.size() - 4));
     has(server_log(), "cuMemPoolTrimTo (unknown to the client)");
     has(server_log(), "call 1020 (unknown to the server)");
 }
@@ -197,7 +198,7 @@ TEST_F(Versions, ServerRefusesClientWithoutCoreSet) {
                                                         });
                                                     },
                                                     {}});
-    EXPECT_NE(message.find(disagreement(kOtherVersion, GPUPOOL_VERSION,
+    EXPECT_NE(message.find(disagreement(kOtherVersion, version(),
                                         "cuStreamCreate (unknown to the client), gpLaunch (different layout)")),
               std::string::npos)
         << message;
@@ -212,7 +213,7 @@ TEST_F(Versions, ClientRefusesServerWithoutCoreSet) {
                                     remove(known.notices, static_cast<std::uint16_t>(NoticeType::pull));
                                 });
                             }});
-    EXPECT_NE(message.find(disagreement(GPUPOOL_VERSION, kOtherVersion,
+    EXPECT_NE(message.find(disagreement(version(), kOtherVersion,
                                         "gpLaunch (different behaviour), notice pull (unknown to the server)")),
               std::string::npos)
         << message;

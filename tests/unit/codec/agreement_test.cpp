@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstring>
 
 #include "protocol/calls/table.h"
 #include "protocol/codec/core_set.h"
+#include "protocol/codec/layout.h"
 
 namespace gpupool::test {
 namespace {
@@ -131,6 +134,11 @@ TEST(Agreement, CoreSetIsRequired) {
     EXPECT_EQ(core.error().message,
               "this client is gpupool 0.1.0 and the server is gpupool 0.3.0: they do not agree on gpLaunch (different "
               "layout), notice hold (unknown to the client); use a client of the server's version");
+    const codec::Ends same{codec::Ends::Side::server, "0.1.0", "0.1.0"};
+    const Status of_same_version = Agreement(codec::own_knowledge(), other).check_core(same);
+    ASSERT_FALSE(of_same_version);
+    EXPECT_TRUE(of_same_version.error().message.ends_with("; build both of the same sources"))
+        << of_same_version.error().message;
     EXPECT_FALSE(Agreement(codec::own_knowledge(), {}).check_core(kServer)) << "a peer without lists knows nothing";
 }
 
@@ -202,6 +210,63 @@ TEST(KnownCalls, InvalidListsAreRefused) {
     all.push_back({0xffff, 1, 1});
     refused(bytes_of(all), "more than 4096 entries");
 }
+
+// ---- structs of gpupool's in layouts
+
+struct Range {
+    std::uint32_t begin, end;
+};
+GP_MEMBERS(Range, begin, end);
+struct SwappedRange {
+    std::uint32_t end, begin;
+};
+GP_MEMBERS(SwappedRange, end, begin);
+struct SignedRange {
+    std::int32_t begin, end;
+};
+GP_MEMBERS(SignedRange, begin, end);
+struct Nested {
+    CUevent event;
+    Range ranges[2];
+    CUmemLocation location;
+    float share;
+    codec::ReplyKind kind;
+    std::uint16_t reserved;
+};
+GP_MEMBERS(Nested, event, ranges, location, share, kind, reserved);
+
+template <class T>
+codec::LayoutLine line_with() {
+    return {.text = "1 call in:" + std::to_string(sizeof(T)) + codec::members_text(kMembers<T>)};
+}
+
+TEST(Layout, OfStructHasItsMembers) {
+    EXPECT_EQ(line_with<Range>().text, "1 call in:8{begin@0:u4 end@4:u4}");
+    EXPECT_EQ(line_with<Nested>().text,
+              "1 call in:40{event@0:h8 ranges@8:{begin@0:u4 end@4:u4}[2] location@24:s8 share@32:f4 kind@36:u2 "
+              "reserved@38:u2}");
+}
+
+TEST(Layout, DiffersIfMembersOfEqualSizeDiffer) {
+    EXPECT_NE(line_with<Range>().hash(), line_with<SwappedRange>().hash());
+    EXPECT_NE(line_with<Range>().hash(), line_with<SignedRange>().hash());
+}
+
+// What GP_MEMBERS asserts.
+struct Padded {
+    std::uint64_t bytes;
+    std::uint32_t count;
+};
+constexpr Member kBegin = detail::member<std::uint32_t>("begin", offsetof(Range, begin));
+constexpr Member kEnd = detail::member<std::uint32_t>("end", offsetof(Range, end));
+static_assert(cover(std::array{kBegin, kEnd}, sizeof(Range)));
+static_assert(!cover(std::array{kEnd, kBegin}, sizeof(Range)), "another order than the struct");
+static_assert(!cover(std::array{kBegin}, sizeof(Range)), "the last member is missing");
+static_assert(!cover(std::array{kEnd}, sizeof(Range)), "the first member is missing");
+static_assert(!cover(std::array{detail::member<std::uint64_t>("bytes", offsetof(Padded, bytes)),
+                                detail::member<std::uint32_t>("count", offsetof(Padded, count))},
+                     sizeof(Padded)),
+              "padding");
 
 // ---- behaviour
 
