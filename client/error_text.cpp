@@ -169,8 +169,11 @@ const Entry* entry(CUresult code) noexcept {
     return index < kMaxCode ? &entries()[index] : nullptr;
 }
 
+Mutex learning;
+std::size_t learned_bytes GP_GUARDED_BY(learning) = 0;  // of all texts that replace() keeps
+
 // Keeps every text for ever: the application may hold the pointer.
-bool replace(std::atomic<const char*>& text, std::string_view with, std::size_t& learned_bytes) {
+bool replace(std::atomic<const char*>& text, std::string_view with) GP_REQUIRES(learning) {
     const char* old = text.load(std::memory_order_relaxed);
     if (with.empty() || (old != nullptr && with == old)) {
         return true;
@@ -204,8 +207,6 @@ CUresult from_peer(int number) noexcept {
 }
 
 bool learn(int code, std::string_view name, std::string_view description) {
-    static Mutex mutex;
-    static std::size_t learned_bytes = 0;
     if (code < 0 || static_cast<std::size_t>(code) >= kMaxCode) {
         return false;
     }
@@ -213,8 +214,8 @@ bool learn(int code, std::string_view name, std::string_view description) {
         return false;
     }
     Entry& learned = entries()[static_cast<std::size_t>(code)];
-    const Lock guard(mutex);
-    return replace(learned.name, name, learned_bytes) && replace(learned.description, description, learned_bytes);
+    const Lock lock(learning);
+    return replace(learned.name, name) && replace(learned.description, description);
 }
 
 }  // namespace gpupool::client::error_text

@@ -5,7 +5,12 @@
 // threads wait, so that no test needs to sleep. For this reason classes that have a TimeSource also wait through it
 // where they wait without a limit.
 //
-// Spin loops (common/spin.h), channels and connections read std::chrono::steady_clock themselves.
+// These read std::chrono::steady_clock themselves, and a test cannot advance their time:
+// - spin loops (common/spin.h), channels, lanes and connections, and so the deadlines that they are given, for example
+//   when a session or a lane connects;
+// - the client's tracing, whose times must be those that channels and lanes report;
+// - the client's pause after a failed connection attempt (client/core/session/runtime.cpp), which is the process's;
+// - the daemon, the supervision link and the gpupool command, which sleep in poll() or wait for processes.
 //
 // Ownership: a TimeSource outlives the objects that it was passed to. Threads: any. Errors: none.
 #pragma once

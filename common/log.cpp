@@ -40,6 +40,7 @@ State& state() {
     return *instance;
 }
 
+// fork() runs these two in pairs, which the analysis does not see.
 void lock_for_fork() GP_NO_THREAD_SAFETY_ANALYSIS {
     state().mutex.lock();
 }

@@ -6,8 +6,12 @@
 //   finds it locked spins for a short time before it sleeps: a sleep and a wake-up cost far more than the section.
 // - SharedMutex: as std::shared_mutex.
 // - Lock: as std::lock_guard, for any of these. SharedLock: as std::shared_lock, for a SharedMutex.
-// - UniqueLock: as std::unique_lock, for a Mutex. A Condition waits with it. Unlocked releases one for a scope.
-// - Condition: as std::condition_variable.
+// - UniqueLock: as std::unique_lock, for a Mutex. A Condition waits with it. Unlocked releases one for a scope. A
+// function
+//   that was given a UniqueLock passes its mutex to lock() and unlock().
+// - Condition: as std::condition_variable. The analysis cannot know which mutex a predicate requires, so it does not
+// check
+//   the functions that call one.
 //
 // Ownership, threads and errors: as those of the standard library. A mutex of static storage duration is never
 // destroyed, so threads may still use it while the process exits.
@@ -83,6 +87,7 @@ class GP_SCOPED_CAPABILITY SharedLock {
     void unlock() GP_RELEASE() { release(); }
 
   private:
+    // Called once the analysis counts the lock as released.
     void release() GP_NO_THREAD_SAFETY_ANALYSIS {
         if (mutex_ != nullptr) {
             std::exchange(mutex_, nullptr)->unlock_shared();
@@ -110,6 +115,16 @@ class GP_SCOPED_CAPABILITY UniqueLock {
         owns_ = false;
         mutex_.unlock();
     }
+    // `mutex` is the one of this lock. The analysis needs its name, because it does not follow a lock passed as an
+    // argument.
+    void lock(Mutex& mutex) GP_ACQUIRE(mutex) {
+        mutex.lock();
+        owns_ = true;
+    }
+    void unlock(Mutex& mutex) GP_RELEASE(mutex) {
+        owns_ = false;
+        mutex.unlock();
+    }
 
   private:
     friend class Condition;
@@ -118,8 +133,7 @@ class GP_SCOPED_CAPABILITY UniqueLock {
     bool owns_ = true;
 };
 
-// `mutex` is the one that `lock` holds. The analysis needs its name, because it does not follow a lock passed as an
-// argument.
+// `mutex` is the one that `lock` holds, named for the analysis as above.
 class GP_SCOPED_CAPABILITY Unlocked {
   public:
     Unlocked(UniqueLock& lock, Mutex& mutex) GP_RELEASE(mutex) : lock_(lock), mutex_(mutex) {

@@ -6,6 +6,7 @@
 // - GP_REQUIRES(mutex): the caller of this function holds the mutex. In a lambda it stands before the body.
 // - GP_REQUIRES_SHARED(mutex): the same with a shared lock.
 // - GP_EXCLUDES(mutex): the caller does not hold the mutex.
+// - GP_ACQUIRED_BEFORE(mutex): a thread that takes both mutexes takes this one first.
 // - GP_NO_THREAD_SAFETY_ANALYSIS: the body of this function is not checked; a comment says why.
 //
 // The others are for common/mutex.h alone.

@@ -150,10 +150,11 @@ CUresult with_primary(CUdevice dev, Act act) {
 CUresult release(CUdevice dev) {
     return with_primary(dev, [](Session& s, ContextState& context) {
         const Lock lock(s.contexts.primary_mutex);
-        if (context.references == 0) {
+        unsigned& references = s.contexts.primary_references[static_cast<std::size_t>(context.device)];
+        if (references == 0) {
             return CUDA_ERROR_INVALID_CONTEXT;
         }
-        return --context.references == 0 ? end_primary(s, context, false) : CUDA_SUCCESS;
+        return --references == 0 ? end_primary(s, context, false) : CUDA_SUCCESS;
     });
 }
 
@@ -223,7 +224,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
             remote<calls::cuDevicePrimaryCtxSetFlags_v2>(dev, flags);
         }
     }
-    ++context.references;
+    ++s->contexts.primary_references[static_cast<std::size_t>(dev)];
     *pctx = context.handle;
     return CUDA_SUCCESS;
 }

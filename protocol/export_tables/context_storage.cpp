@@ -121,6 +121,7 @@ void ContextStorage::context_ends(CUcontext context) noexcept {
 ContextStorage& context_storage() noexcept {
     // Never destroyed: cudart removes its keys when the process exits.
     static ContextStorage* const storage = [] {
+        // fork() runs these in pairs, which the analysis does not see.
         pthread_atfork([]() GP_NO_THREAD_SAFETY_ANALYSIS { context_storage().lock(); },
                        []() GP_NO_THREAD_SAFETY_ANALYSIS { context_storage().unlock(); },
                        []() GP_NO_THREAD_SAFETY_ANALYSIS { context_storage().unlock(); });

@@ -140,7 +140,7 @@ Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::u
                                  peer_received, state.outbox.attempted())};
     }
     state.fail(lock, {ErrorCode::closed, "the connection was replaced by a new one"}, true);
-    const auto reader_done = [&]() GP_NO_THREAD_SAFETY_ANALYSIS {
+    const auto reader_done = [&]() GP_REQUIRES(state.mutex) {
         return reporting || (state.reading == Reading::idle && state.reader_generation == state.generation);
     };
     state.progress.wait(lock, [&]() GP_REQUIRES(state.mutex) {

@@ -86,13 +86,12 @@ void Batch::drop(std::size_t bytes) {
 }
 
 // Blocks until `bytes` more may be retained; appends are served in the order in which they began to wait.
-Status Channel::State::wait_for_room(UniqueLock& lock, std::size_t bytes,
-                                     AppendTicket& ticket) GP_NO_THREAD_SAFETY_ANALYSIS {
-    const auto over = [&]() GP_NO_THREAD_SAFETY_ANALYSIS { return phase == Phase::ended || closing; };
-    const auto fits = [&](std::size_t times) GP_NO_THREAD_SAFETY_ANALYSIS {
+Status Channel::State::wait_for_room(UniqueLock& lock, std::size_t bytes, AppendTicket& ticket) {
+    const auto over = [&]() GP_REQUIRES(mutex) { return phase == Phase::ended || closing; };
+    const auto fits = [&](std::size_t times) GP_REQUIRES(mutex) {
         return outbox.fits(bytes, times * limits.retained_bytes, times * limits.retained_records);
     };
-    const auto verdict = [&]() GP_NO_THREAD_SAFETY_ANALYSIS -> Status {
+    const auto verdict = [&]() GP_REQUIRES(mutex) -> Status {
         if (phase == Phase::ended) {
             return *error;
         }
@@ -117,11 +116,11 @@ Status Channel::State::wait_for_room(UniqueLock& lock, std::size_t bytes,
     const auto position = next_ticket++;
     unlock_and_wake_pump(lock);
     receiver.on_append_waits(true);
-    lock.lock();
+    lock.lock(mutex);
     room.wait(lock, [&]() GP_REQUIRES(mutex) { return position == serving_ticket && (over() || fits(1)); });
-    lock.unlock();  // no other append can take the room: this ticket is being served
+    lock.unlock(mutex);  // no other append can take the room: this ticket is being served
     receiver.on_append_waits(false);
-    lock.lock();
+    lock.lock(mutex);
     ++serving_ticket;
     ticket.wake_next = next_ticket != serving_ticket;
     return verdict();
@@ -166,10 +165,9 @@ void Channel::State::wake_pump(PumpWakeup what) {
     }
 }
 
-// The analysis does not follow a lock that a function was given; the declaration says what callers may rely on.
-void Channel::State::unlock_and_wake_pump(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
+void Channel::State::unlock_and_wake_pump(UniqueLock& lock) {
     const PumpWakeup due = prepare_wakeup();
-    lock.unlock();
+    lock.unlock(mutex);
     wake_pump(due);
 }
 
@@ -262,14 +260,14 @@ bool Channel::State::can_send() const {
 
 // Takes the sending role and collects the accumulated frames (or just an acknowledgement). Returns with the lock
 // released.
-void Channel::State::begin_batch(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
+void Channel::State::begin_batch(UniqueLock& lock) {
     sending = true;
     if (observer.load(std::memory_order_relaxed) != nullptr) {
         batch_begin = std::chrono::steady_clock::now();
     }
     outbox.collect(batch.frames, Batch::kMaxFrames, Batch::kMaxBytes);
     batch_acknowledges = received;
-    lock.unlock();
+    lock.unlock(mutex);
     batch.build(batch_acknowledges);
 }
 
@@ -286,14 +284,14 @@ void Channel::State::notify_waiters(UniqueLock& lock, ReleasedFrames& released) 
 }
 
 // Takes the lock again and gives the sending role back.
-void Channel::State::end_batch(UniqueLock& lock, const Status& status) GP_NO_THREAD_SAFETY_ANALYSIS {
+void Channel::State::end_batch(UniqueLock& lock, const Status& status) {
     ReleasedFrames released;
     if (TrafficObserver* const watched = observer.load(std::memory_order_acquire);
         watched != nullptr && status && batch_begin != TrafficObserver::Moment()) {
         watched->sent(0, std::max<std::size_t>(batch.frames.size(), 1), batch.total_bytes, batch_begin,
                       std::chrono::steady_clock::now());
     }
-    lock.lock();
+    lock.lock(mutex);
     sending = batch_left = false;
     outbox.batch_done(status.ok(), !limits.resume, released);
     if (status) {
@@ -310,10 +308,10 @@ void Channel::State::end_batch(UniqueLock& lock, const Status& status) GP_NO_THR
     notify_waiters(lock, released);
 }
 
-void Channel::State::send_batch(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
+void Channel::State::send_batch(UniqueLock& lock) {
     const auto to = connection;
     if (batch_left) {
-        lock.unlock();
+        lock.unlock(mutex);
     } else {
         begin_batch(lock);
     }
@@ -321,12 +319,12 @@ void Channel::State::send_batch(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
 }
 
 // Does the work of send_here() for one small frame on a connection that sends by copying: cheaper than releasing and
-// retaking the lock. Releases the lock; returns false if it did nothing.
-bool Channel::State::copy_here(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
+// retaking the lock.
+transport::Connection::Copied Channel::State::copy_here(UniqueLock& lock) {
     const OutFrame* const frame = outbox.only_unsent();
     if (frame == nullptr || frame->bytes > kCopiedUnderLockBytes ||
         observer.load(std::memory_order_relaxed) != nullptr) {
-        return false;
+        return transport::Connection::Copied::nothing;
     }
     const transport::ConstBuffer data(frame->data, frame->bytes);
     std::array<std::byte, kHeaderBytes> head;
@@ -334,7 +332,7 @@ bool Channel::State::copy_here(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
     const transport::ConstBuffer buffers[] = {head, data};
     const auto copied = connection->copy_whole(buffers);
     if (copied == transport::Connection::Copied::nothing) {
-        return false;
+        return copied;
     }
     outbox.only_unsent_sent();
     ++writes;
@@ -343,14 +341,7 @@ bool Channel::State::copy_here(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
     note_acknowledged(received);
     ReleasedFrames nothing;
     notify_waiters(lock, nothing);
-    if (copied == transport::Connection::Copied::all) {
-        lock.unlock();
-        return true;
-    }
-    const auto to = connection;
-    lock.unlock();
-    to->wake_peer();
-    return true;
+    return copied;
 }
 
 // The peer has been sent an acknowledgement of everything up to `sequence`.
@@ -364,21 +355,28 @@ void Channel::State::note_acknowledged(std::uint64_t sequence) {
 
 // Sends from this thread, as far as possible without blocking. Leaves to the pump what the connection does not accept
 // at once, together with the sending role, and frames appended meanwhile.
-void Channel::State::send_here(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
-    if (copies && copy_here(lock)) {
+void Channel::State::send_here(UniqueLock& lock) {
+    const auto copied = copies ? copy_here(lock) : transport::Connection::Copied::nothing;
+    if (copied == transport::Connection::Copied::all) {
+        lock.unlock(mutex);
         return;
     }
     const auto to = connection;
+    if (copied == transport::Connection::Copied::all_and_peer_sleeps) {
+        lock.unlock(mutex);
+        to->wake_peer();
+        return;
+    }
     begin_batch(lock);
     const auto taken = to->send_some(batch.buffers);
     if (taken && *taken < batch.total_bytes) {
         batch.drop(*taken);
-        lock.lock();
+        lock.lock(mutex);
         if (phase != Phase::ended) {
             batch_left = true;
         } else {  // the pump may have returned already
             const Error cause = *error;
-            lock.unlock();
+            lock.unlock(mutex);
             end_batch(lock, cause);
         }
     } else {
@@ -387,7 +385,7 @@ void Channel::State::send_here(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
     if (batch_left || can_send()) {
         unlock_and_wake_pump(lock);
     } else {
-        lock.unlock();
+        lock.unlock(mutex);
     }
 }
 
@@ -406,8 +404,8 @@ Status Channel::flush() {
         return Error{ErrorCode::internal, "a Receiver must not wait for its channel to send"};
     }
     const auto all_sent =
-        [&outbox = state.outbox, last = state.outbox.last_sequence(), before = state.outbox.overtakes()]()
-            GP_NO_THREAD_SAFETY_ANALYSIS { return outbox.sent() >= last + (outbox.overtakes() - before); };
+        [&state, last = state.outbox.last_sequence(), before = state.outbox.overtakes()]()
+            GP_REQUIRES(state.mutex) { return state.outbox.sent() >= last + (state.outbox.overtakes() - before); };
     // Sends from this thread, which avoids the detour through the pump.
     while (state.phase != State::Phase::ended && !all_sent()) {
         if (state.can_send()) {

@@ -91,7 +91,7 @@ struct Channel::State {
     void end_batch(UniqueLock& lock, const Status& status) GP_ACQUIRE(mutex);
     void send_batch(UniqueLock& lock) GP_REQUIRES(mutex);
     void send_here(UniqueLock& lock) GP_RELEASE(mutex);
-    bool copy_here(UniqueLock& lock) GP_REQUIRES(mutex);
+    transport::Connection::Copied copy_here(UniqueLock& lock) GP_REQUIRES(mutex);
     void note_acknowledged(std::uint64_t sequence) GP_REQUIRES(mutex);
     bool poll_for_work(UniqueLock& lock) GP_REQUIRES(mutex);
     void let_records_gather(UniqueLock& lock) GP_REQUIRES(mutex);
@@ -106,9 +106,9 @@ struct Channel::State {
     [[nodiscard]] bool frame_has_arrived(const transport::Connection* beyond) const GP_REQUIRES(receiving);
     enum class PollResult { received, nothing, incomplete, busy, ended };
     PollResult poll_frames(transport::Connection& from);
-    std::optional<Stop> take_bulk(FrameReader& reader, const FrameHeader& header);
-    std::optional<Stop> take_frame(FrameReader& reader, const FrameHeader& header);
-    std::optional<Stop> apply_acknowledged(std::uint64_t sequence);
+    std::optional<Stop> take_bulk(FrameReader& reader, const FrameHeader& header) GP_REQUIRES(receiving);
+    std::optional<Stop> take_frame(FrameReader& reader, const FrameHeader& header) GP_REQUIRES(receiving);
+    std::optional<Stop> apply_acknowledged(std::uint64_t sequence) GP_REQUIRES(receiving);
     void mark_received(const FrameHeader& header, bool prompt);
     Stop take_goodbye(const FrameHeader& header);
 
@@ -151,13 +151,15 @@ struct Channel::State {
     std::uint64_t next_ticket GP_GUARDED_BY(mutex) = 0;  // appends that wait for room proceed in order of their numbers
     std::uint64_t serving_ticket GP_GUARDED_BY(mutex) = 0;
 
-    Mutex receiving;  // guards the next members, up to polled_stop
+    Mutex receiving;
     transport::Connection* reading_from GP_GUARDED_BY(receiving) = nullptr;
     std::optional<FrameReader> frames GP_GUARDED_BY(receiving);
-    std::uint64_t applied = 0;  // the last acknowledgement applied; saves taking the lock for repeated ones
+    // The last acknowledgement applied; saves taking `mutex` for repeated ones.
+    std::uint64_t applied GP_GUARDED_BY(receiving) = 0;
     std::optional<Stop> polled_stop GP_GUARDED_BY(receiving);  // found by a polling thread, for the reader to report
 
-    std::uint64_t received = 0;  // the last sequence that was received completely
+    // The last sequence that was received completely. Written with both mutexes held, so either permits reading.
+    std::uint64_t received = 0;
     std::uint64_t acknowledged_to_peer GP_GUARDED_BY(mutex) = 0;
     std::size_t received_since_ack_bytes GP_GUARDED_BY(mutex) = 0;
     bool ack_urgent GP_GUARDED_BY(mutex) = false;

@@ -4,44 +4,18 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "protocol/codec/reply.h"
 #include "server/worker/dispatch/dispatch_table.h"
+#include "tests/fuzz/calls/entry.h"
 
 namespace gpupool::fuzz {
 namespace {
 
-template <class Call>
-void decode(std::span<std::byte> command, std::span<std::byte> reply) {
-    codec::Slots<Call> slots;
-    if (!slots.read(command)) {
-        return;
-    }
-    // The worker's side of the reply, which writes exactly the announced size.
-    Body written(codec::reply_bytes<Call>(slots));
-    codec::Writer out(written.data());
-    codec::write_reply<Call>(out, slots);
-    if (out.place() != written.data() + written.size() || !codec::read_reply<Call>(written, slots.addresses)) {
-        std::abort();
-    }
-    // The client's side: whatever the server sends, it writes only within the caller's memory.
-    (void)codec::read_reply<Call>(reply, slots.addresses);
-}
-
-template <class Call>
-void add(std::vector<CallFunctions>& functions) {
-    if constexpr (calls::is_remote<Call>) {
-        functions.push_back({Call::kOpcode, build_command<Call>, decode<Call>});
-    }
-}
-
 std::vector<CallFunctions> build() {
     std::vector<CallFunctions> functions;
-#define GP_CALL(op, symbol, ...) add<calls::symbol>(functions);
-#define GP_PER_THREAD(...)
-#include "protocol/calls/internal.def"
-#include "protocol/calls/table.def"
-#undef GP_CALL
-#undef GP_PER_THREAD
+    add_code_calls(functions);
+    add_internal_calls(functions);
+    add_memory_calls(functions);
+    add_streams_calls(functions);
     std::sort(functions.begin(), functions.end(),
               [](const CallFunctions& a, const CallFunctions& b) { return a.opcode < b.opcode; });
     return functions;

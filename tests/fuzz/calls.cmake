@@ -1,6 +1,7 @@
 # The decoders of client and worker for each other's calls. Inputs are built from the call table, so no seeds are
 # needed.
-add_library(gpupool_fuzz_calls OBJECT call_functions.cpp)
+add_library(gpupool_fuzz_calls OBJECT
+  call_functions.cpp calls/code.cpp calls/internal.cpp calls/memory.cpp calls/streams.cpp)
 target_link_libraries(gpupool_fuzz_calls PUBLIC gpupool_worker_core)
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   target_compile_options(gpupool_fuzz_calls PRIVATE -fsanitize=fuzzer-no-link)

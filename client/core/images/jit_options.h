@@ -27,7 +27,7 @@ struct JitOptions {
 JitOptions take_options(unsigned count, const CUjit_option* names, void** values);
 
 // Copies the worker's log, "info NUL error NUL", into the application's buffers and sets their sizes to what was
-// written.
+// written. `log` is not empty; a text without its NUL ends with it.
 void give_log(const JitOptions& options, const std::vector<char>& log);
 
 }  // namespace gpupool::client

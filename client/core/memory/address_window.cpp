@@ -124,18 +124,17 @@ std::uint64_t AddressWindow::allocate_locked(std::uint64_t bytes, std::uint64_t 
         return 0;
     }
     bytes = round_up(bytes, kGranularity);
-    const auto take = [&](std::map<std::uint64_t, std::uint64_t>::iterator it, std::uint64_t at)
-                          GP_NO_THREAD_SAFETY_ANALYSIS {
-                              const std::uint64_t start = it->first, end = it->first + it->second;
-                              free_.erase(it);
-                              if (at != start) {
-                                  free_[start] = at - start;
-                              }
-                              if (at + bytes != end) {
-                                  free_[at + bytes] = end - at - bytes;
-                              }
-                              return at;
-                          };
+    const auto take = [&](std::map<std::uint64_t, std::uint64_t>::iterator it, std::uint64_t at) GP_REQUIRES(mutex_) {
+        const std::uint64_t start = it->first, end = it->first + it->second;
+        free_.erase(it);
+        if (at != start) {
+            free_[start] = at - start;
+        }
+        if (at + bytes != end) {
+            free_[at + bytes] = end - at - bytes;
+        }
+        return at;
+    };
     if (wanted != 0 && wanted % kGranularity == 0 && wanted % alignment == 0) {
         auto it = free_.upper_bound(wanted);
         if (it != free_.begin() && wanted - std::prev(it)->first <= std::prev(it)->second &&

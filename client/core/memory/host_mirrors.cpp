@@ -133,7 +133,7 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
     std::vector<std::size_t>& ends = to_send_.ends;
     std::vector<std::uint64_t>& bases = to_send_.bases;
     bases.clear();
-    const auto send_all = [&] {
+    const auto send_all = [&]() GP_REQUIRES(publishing_) {
         CUresult result = CUDA_SUCCESS;
         std::size_t begin = 0;
         for (const std::size_t end : ends) {
@@ -166,7 +166,7 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
                 part.memory += offset;
                 part.baseline += offset;
                 part.bytes = std::min<std::size_t>(kComparedBytes, mirror->block.bytes - offset);
-                compare(*mirror, part, [&](std::span<const std::byte> record) {
+                compare(*mirror, part, [&](std::span<const std::byte> record) GP_REQUIRES(publishing_) {
                     records.insert(records.end(), record.begin(), record.end());
                     ends.push_back(records.size());
                 });

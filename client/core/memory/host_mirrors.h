@@ -82,19 +82,19 @@ class HostMirrors {
     // By the program's address, and by the GPU's, which records contain.
     const Mirror* find(std::uint64_t address) const GP_REQUIRES(mutex_);
     Mirror* find_of_device(std::uint64_t address) const GP_REQUIRES(mutex_);  // not of shared memory
-    static void leave_alone(Mirror& mirror);                                  // needs mutex_
+    void leave_alone(Mirror& mirror) GP_REQUIRES(mutex_);
     void compare(Mirror& mirror, codec::SharedBlock part, const std::function<void(std::span<const std::byte>)>& emit)
         GP_REQUIRES(mutex_);
 
     TimeSource& clock_;
-    // Lock order: before mutex_. Held while sending. Guards to_send_, which keeps its capacity.
-    Mutex publishing_;
+    Mutex publishing_ GP_ACQUIRED_BEFORE(mutex_);  // held while sending
     struct ToSend {
         std::vector<std::byte> records;
         std::vector<std::size_t> ends;     // end offset of each record
         std::vector<std::uint64_t> bases;  // base addresses of the mirrors to compare
-    } to_send_;
-    mutable Mutex mutex_;                                                  // guards the members below
+    };
+    ToSend to_send_ GP_GUARDED_BY(publishing_);  // kept for its capacity
+    mutable Mutex mutex_;
     std::map<std::uint64_t, Mirror> mirrors_ GP_GUARDED_BY(mutex_);        // by the program's address
     std::map<std::uint64_t, Mirror*> device_bases_ GP_GUARDED_BY(mutex_);  // by the GPU's address
     std::vector<std::byte> copy_ GP_GUARDED_BY(mutex_);  // copy of the application's memory for a comparison

@@ -156,10 +156,9 @@ void StreamPool::put_back(const Place& place) {
     unused_.push_back(place.second);
 }
 
-// The analysis does not follow a lock that a function was given.
-void StreamPool::return_unused(UniqueLock& lock) GP_NO_THREAD_SAFETY_ANALYSIS {
+void StreamPool::return_unused(UniqueLock& lock) {
     const std::vector<std::uint64_t> unused = std::exchange(unused_, {});
-    lock.unlock();
+    lock.unlock(mutex_);
     for (const std::uint64_t address : unused) {
         heap_.free(address);
     }

@@ -5,6 +5,8 @@
 namespace gpupool::client {
 
 void Contexts::make_primaries(int device_count) {
+    const Lock lock(primary_mutex);
+    primary_references.resize(static_cast<std::size_t>(device_count));
     for (int device = 0; device < device_count; ++device) {
         primaries_.push_back(&add(device, 0, true));
     }

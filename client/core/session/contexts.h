@@ -4,7 +4,7 @@
 // its handle from the start, whether it is active or not.
 //
 // Ownership: owns the states, until the process ends.
-// Threads: any; fields that change are atomic or guarded by primary_mutex.
+// Threads: any; fields that change are atomic.
 // Errors: none.
 #pragma once
 
@@ -28,7 +28,6 @@ struct ContextState {
     std::atomic<unsigned> flags{0};
     std::atomic<bool> live{false};
     std::atomic<CUresult> lost{CUDA_SUCCESS};  // the sticky error that every later call returns
-    unsigned references = 0;                   // of a primary context; guarded by Contexts::primary_mutex
     // Has there been a stream that the legacy stream does not wait for: a non-blocking one, or a thread's default
     // stream?
     std::atomic<bool> unordered_streams{false};
@@ -67,6 +66,7 @@ class Contexts {
     }
 
     Mutex primary_mutex;  // held while a primary context is made or ended
+    std::vector<unsigned> primary_references GP_GUARDED_BY(primary_mutex);  // by device: retained minus released
 
   private:
     [[nodiscard]] ContextState* at(std::size_t index) {  // null after the last one
@@ -76,6 +76,7 @@ class Contexts {
     mutable SharedMutex mutex_;
     std::deque<ContextState> states_ GP_GUARDED_BY(mutex_);
     std::unordered_map<CUcontext, ContextState*> by_handle_ GP_GUARDED_BY(mutex_);
+    // By device. Written only by make_primaries(), before other threads know the session.
     std::vector<ContextState*> primaries_;
     std::uint64_t next_serial_ GP_GUARDED_BY(mutex_) = 1;
     std::atomic<std::size_t> count_{0};  // size of states_

@@ -76,7 +76,7 @@ Session* connect_locked(State& s) GP_REQUIRES(s.mutex) {
     if (s.failed_at && std::chrono::steady_clock::now() - *s.failed_at < kRetryAfter) {
         return nullptr;
     }
-    const auto fail = [&](const std::string& message) GP_NO_THREAD_SAFETY_ANALYSIS -> Session* {
+    const auto fail = [&](const std::string& message) GP_REQUIRES(s.mutex) -> Session* {
         report_once(s, message);
         s.failed_at = std::chrono::steady_clock::now();
         return nullptr;

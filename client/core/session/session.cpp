@@ -9,7 +9,6 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
-#include <thread>
 #include <type_traits>
 
 #include "client/core/transfers/packed_rows.h"
@@ -43,26 +42,27 @@ constexpr std::chrono::milliseconds kFirstPause{200}, kLongestPause{2000};
 
 }  // namespace
 
-Result<std::unique_ptr<Session>> Session::open(const Config& config, bool& reached) {
-    const auto give_up = transport::Clock::now() + config.wait_when_full;
+Result<std::unique_ptr<Session>> Session::open(const Config& config, bool& reached, TimeSource& clock) {
+    const auto give_up = clock.now() + config.wait_when_full;
     for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
         bool full = false;
-        auto session = open_once(config, reached, full);
+        auto session = open_once(config, reached, full, clock);
         if (session || !full) {
             return session;
         }
-        if (transport::Clock::now() + pause > give_up) {
+        if (clock.now() + pause > give_up) {
             Error error = session.error();
             error.message += config.wait_when_full.count() == 0
                                  ? " (set GPUPOOL_WAIT_WHEN_FULL=10m to wait up to ten minutes for a place)"
                                  : " (GPUPOOL_WAIT_WHEN_FULL has passed)";
             return error;
         }
-        std::this_thread::sleep_for(pause);
+        clock.sleep_for(pause);
     }
 }
 
-Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& reached, bool& full) {
+Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& reached, bool& full,
+                                                    TimeSource& clock) {
     reached = false;
     Result<transport::Endpoint> endpoint = transport::Endpoint::parse(config.server);
     if (!endpoint) {
@@ -76,7 +76,7 @@ Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& 
     reached = true;
     const bool by_itself = config.transport == transport::Choice::automatic && !endpoint->is_path();
     bool hung_up = false;
-    auto session = open_over(std::move(*connection), config, deadline, full, hung_up);
+    auto session = open_over(std::move(*connection), config, deadline, full, hung_up, clock);
     if (session || !hung_up || !by_itself) {
         return session;
     }
@@ -88,12 +88,12 @@ Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& 
     if (!connection) {
         return connection.error();
     }
-    return open_over(std::move(*connection), over_tcp, deadline, full, hung_up);
+    return open_over(std::move(*connection), over_tcp, deadline, full, hung_up, clock);
 }
 
 Result<std::unique_ptr<Session>> Session::open_over(std::unique_ptr<transport::Connection> connection,
                                                     const Config& config, transport::Clock::time_point deadline,
-                                                    bool& full, bool& hung_up) {
+                                                    bool& full, bool& hung_up, TimeSource& clock) {
     const auto candidates = AddressWindow::reserve_candidates();
     connection->set_receive_deadline(deadline);
     Answer answer = shake_hands(*connection, config, deadline, candidates);
@@ -103,7 +103,7 @@ Result<std::unique_ptr<Session>> Session::open_over(std::unique_ptr<transport::C
         AddressWindow::abandon(candidates);
         return answer.welcome.error();
     }
-    return start(std::move(connection), config, std::move(*answer.welcome), candidates);
+    return start(std::move(connection), config, std::move(*answer.welcome), candidates, clock);
 }
 
 Result<std::unique_ptr<Session>> Session::start(std::unique_ptr<transport::Connection> connection, const Config& config,

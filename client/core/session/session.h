@@ -53,7 +53,8 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
   public:
     // Connects, performs the handshake and reads the device snapshot. Waits for a free place if the configuration says
     // so. The message of a failure is for the user. `reached`: a connection was made.
-    static Result<std::unique_ptr<Session>> open(const Config& config, bool& reached);
+    static Result<std::unique_ptr<Session>> open(const Config& config, bool& reached,
+                                                 TimeSource& clock = TimeSource::system());
     // Starts a session on a connection whose handshake is done. `candidates`: the address ranges that were offered, of
     // which only the welcome's window stays reserved.
     static Result<std::unique_ptr<Session>> start(std::unique_ptr<transport::Connection> connection,
@@ -222,11 +223,12 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
   private:
     explicit Session(TimeSource& clock) : transfers(clock), host_mirrors(clock) {}
     // `full`: the server has no free place now.
-    static Result<std::unique_ptr<Session>> open_once(const Config& config, bool& reached, bool& full);
+    static Result<std::unique_ptr<Session>> open_once(const Config& config, bool& reached, bool& full,
+                                                      TimeSource& clock);
     // The same over one transport. `hung_up`: the server closed the connection without an answer.
     static Result<std::unique_ptr<Session>> open_over(std::unique_ptr<transport::Connection> connection,
                                                       const Config& config, transport::Clock::time_point deadline,
-                                                      bool& full, bool& hung_up);
+                                                      bool& full, bool& hung_up, TimeSource& clock);
     static Answer shake_hands(transport::Connection& connection, const Config& config,
                               transport::Clock::time_point deadline, const AddressRanges& candidates);
     void prepare_lanes(const Config& config, Welcome& welcome);

@@ -77,6 +77,7 @@ bool ServerTrace::start(const Calls& calls) {
         return false;
     }
     synchronize(kFirstExchanges);
+    const Lock lock(clock_.adding);
     log::info("the server's clock is known to {} us", static_cast<double>(clock_.uncertainty_ns()) / 1000);
     return true;
 }
@@ -89,7 +90,7 @@ void ServerTrace::synchronize(int exchanges) {
         if (calls_.clock(&theirs) != CUDA_SUCCESS) {
             return;
         }
-        const Lock lock(mutex_);
+        const Lock lock(clock_.adding);
         clock_.add(before, theirs, trace::now_ns());
     }
 }

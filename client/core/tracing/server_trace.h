@@ -28,17 +28,20 @@ class ClockMap {
   public:
     static constexpr double kDrift = 1e-4;  // bound on the drift: seconds per second
 
+    // Held while an exchange is added, the reading of `after_ns` included: exchanges are added in the order of time.
+    Mutex adding;
     // Adds an exchange: the worker's clock read `theirs_ns` between these two times of the client's clock.
-    void add(std::uint64_t before_ns, std::uint64_t theirs_ns, std::uint64_t after_ns);
+    void add(std::uint64_t before_ns, std::uint64_t theirs_ns, std::uint64_t after_ns) GP_REQUIRES(adding);
+    // Needs no lock.
     [[nodiscard]] std::uint64_t to_ours(std::uint64_t theirs_ns) const;
     // Half of the range in which the offset lies.
-    [[nodiscard]] std::uint64_t uncertainty_ns() const;
+    [[nodiscard]] std::uint64_t uncertainty_ns() const GP_REQUIRES(adding);
 
   private:
     // The worker's clock minus the client's. A single atomic, so that the receiving thread reads it whole.
     std::atomic<std::int64_t> offset_ns_{0};
-    std::int64_t low_ns_ = 0, high_ns_ = 0;
-    std::uint64_t added_ns_ = 0;  // time of the latest exchange; 0: none yet
+    std::int64_t low_ns_ GP_GUARDED_BY(adding) = 0, high_ns_ GP_GUARDED_BY(adding) = 0;
+    std::uint64_t added_ns_ GP_GUARDED_BY(adding) = 0;  // time of the latest exchange; 0: none yet
 };
 
 class ServerTrace {
@@ -68,7 +71,6 @@ class ServerTrace {
 
     Timeline& timeline_;
     Calls calls_{};
-    Mutex mutex_;  // guards clock_.add()
     ClockMap clock_;
     std::unordered_map<std::uint32_t, std::string> kernels_;        // names, escaped for JSON
     std::unordered_map<std::uint64_t, std::uint64_t> last_end_ns_;  // by track

@@ -474,7 +474,7 @@ void Transfers::answer_pulls() {
     UniqueLock lock(mutex_);
     while (true) {
         // The first pull whose source may be read now, so that a pull that has to wait does not delay others.
-        const auto find = [&]() GP_NO_THREAD_SAFETY_ANALYSIS {
+        const auto find = [&]() GP_REQUIRES(mutex_) {
             return std::find_if(pulls_.begin(), pulls_.end(), [&](const Pull& pull) GP_REQUIRES(mutex_) {
                 const auto it = uploads_.find(pull.transfer);
                 return it == uploads_.end() || it->second->over || may_read(*it->second);

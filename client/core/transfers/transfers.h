@@ -167,8 +167,7 @@ class Transfers {
     void give_back_ahead(std::uint64_t transfer) GP_REQUIRES(mutex_);
     [[nodiscard]] bool was_begun(std::uint64_t transfer) const GP_REQUIRES(mutex_);
     static std::span<std::byte> place_of(Download* download, std::uint64_t offset, std::size_t bytes);
-    // Needs mutex_.
-    static std::optional<Part> take_part(Download& download, std::uint64_t offset, std::size_t bytes);
+    std::optional<Part> take_part(Download& download, std::uint64_t offset, std::size_t bytes) GP_REQUIRES(mutex_);
     // Scatters a part that was received; releases the lock meanwhile.
     void scatter(UniqueLock& lock, Download& download, const std::optional<Part>& part) GP_REQUIRES(mutex_);
     // True if the transfer is complete.

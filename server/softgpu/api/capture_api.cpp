@@ -45,7 +45,7 @@ CUresult begin(CUstream handle, CUstreamCaptureMode mode, const GraphPtr& graph,
 }
 
 // Checks that all work captured in other streams precedes the origin's next node.
-bool all_joined(const Capture& capture) {
+bool all_joined(const Capture& capture) GP_REQUIRES(graph_mutex()) {
     std::vector<Node*> reached = resolve(capture.streams.at(capture.origin.get()).dependencies);
     std::vector<const Node*> seen(reached.begin(), reached.end());
     std::sort(seen.begin(), seen.end());
@@ -59,11 +59,12 @@ bool all_joined(const Capture& capture) {
             reached.push_back(before);
         }
     }
-    return std::all_of(capture.streams.begin(), capture.streams.end(), [&](const auto& entry) {
-        const auto last = resolve(entry.second.dependencies);
-        return std::all_of(last.begin(), last.end(),
-                           [&](const Node* node) { return std::binary_search(seen.begin(), seen.end(), node); });
-    });
+    return std::all_of(
+        capture.streams.begin(), capture.streams.end(), [&](const auto& entry) GP_REQUIRES(graph_mutex()) {
+            const auto last = resolve(entry.second.dependencies);
+            return std::all_of(last.begin(), last.end(),
+                               [&](const Node* node) { return std::binary_search(seen.begin(), seen.end(), node); });
+        });
 }
 
 struct CaptureInfo {

@@ -69,7 +69,7 @@ extern "C" {
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
     SOFTGPU_DEVICE(device, found);
     SOFTGPU_NOT_NULL(result);
-    const Lock lock(state().mutex);
+    const Lock lock(state_mutex());
     Context& context = *found->primary;
     // A reset closes the context but keeps the count of earlier retains.
     ++context.references;
@@ -84,7 +84,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     SOFTGPU_DEVICE(device, found);
     Context& context = *found->primary;
     {
-        const Lock lock(state().mutex);
+        const Lock lock(state_mutex());
         if (context.references == 0) {
             return CUDA_ERROR_INVALID_CONTEXT;
         }
@@ -93,7 +93,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
         }
     }
     notify_context_end(context);
-    const Lock lock(state().mutex);
+    const Lock lock(state_mutex());
     if (context.references == 0 && context.active.load()) {
         context.close();
     }
@@ -107,7 +107,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device) {
     SOFTGPU_DEVICE(device, found);
     notify_context_end(*found->primary);
-    const Lock lock(state().mutex);
+    const Lock lock(state_mutex());
     if (found->primary->active.load()) {
         found->primary->close();
     }

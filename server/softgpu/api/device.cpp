@@ -26,7 +26,7 @@ CUuuid uuid_of(int ordinal) {
     return result;
 }
 
-void create_devices() {
+void create_devices() GP_REQUIRES(state_mutex()) {
     std::vector<DeviceUuid> uuids;
     for (int number = 0; number < settings().devices; ++number) {
         const CUuuid uuid = uuid_of(number);
@@ -164,7 +164,7 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
     if (state().forked.load()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    const Lock lock(state().mutex);
+    const Lock lock(state_mutex());
     if (!state().initialised.load()) {
         if (state().devices.empty()) {
             create_devices();

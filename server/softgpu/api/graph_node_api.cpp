@@ -108,7 +108,8 @@ auto operations_maker(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
 }
 
 auto any_maker(CUgraphNodeParams* params) {
-    return [=](const Graph& graph, PayloadPtr& payload) { return make_any(params, graph, payload); };
+    return [=](const Graph& graph, PayloadPtr& payload)
+               GP_REQUIRES(graph_mutex()) { return make_any(params, graph, payload); };
 }
 
 // Changing only the parameters keeps the node's context.
@@ -180,9 +181,10 @@ CUresult CUDAAPI cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgr
 }
 CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                                           size_t count, CUgraph child) {
-    return add_node(node, graph, dependencies, count, nullptr, [=](const Graph& parent, PayloadPtr& payload) {
-        return make_child(child, parent, CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE, payload);
-    });
+    return add_node(node, graph, dependencies, count, nullptr,
+                    [=](const Graph& parent, PayloadPtr& payload) GP_REQUIRES(graph_mutex()) {
+                        return make_child(child, parent, CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE, payload);
+                    });
 }
 CUresult CUDAAPI cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count) {
     return add_node(node, graph, dependencies, count, nullptr, [](const Graph&, PayloadPtr& payload) {

@@ -8,7 +8,7 @@ namespace gpupool::softgpu {
 CUresult Library::module(const ContextPtr& context, std::shared_ptr<Module>& result) {
     UniqueLock lock(mutex);
     // A reset of the primary context destroyed its modules.
-    const auto is_there = [&]() GP_NO_THREAD_SAFETY_ANALYSIS {
+    const auto is_there = [&]() GP_REQUIRES(mutex) {
         result = modules[context.get()];
         return result != nullptr && state().modules.find(result.get()) != nullptr;
     };

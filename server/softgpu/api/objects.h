@@ -27,6 +27,11 @@ using gpupool::Lock;
 using gpupool::SharedLock;
 using gpupool::UniqueLock;
 
+// Guards which devices there are, their pools and the references to their primary contexts.
+Mutex& state_mutex();
+// Guards graphs, captures, and what events were recorded in a capture (server/softgpu/graph/graph.h).
+Mutex& graph_mutex();
+
 struct Context;
 struct Stream;
 using ContextPtr = std::shared_ptr<Context>;
@@ -140,13 +145,13 @@ struct Device;
 struct MemoryPool {
     int device = 0;
     bool is_default = false;
-    std::uint64_t release_threshold_bytes = 0;
+    std::uint64_t release_threshold_bytes GP_GUARDED_BY(mutex) = 0;
     std::uint64_t most_bytes = 0;  // 0: no limit of its own
     std::atomic<std::uint64_t> used_bytes{0};
     std::atomic<std::uint64_t> used_high_bytes{0};
     // Freed, but still counted as the device's used memory.
     std::uint64_t kept_bytes GP_GUARDED_BY(mutex) = 0;
-    std::map<int, int> flags;  // the reuse policies, by attribute
+    std::map<int, int> flags GP_GUARDED_BY(mutex);  // the reuse policies, by attribute
     Mutex mutex;
 
     // Reserves memory for an allocation, from kept memory first. Returns false if there is not enough.
@@ -177,7 +182,7 @@ struct Device {
     GraphMemoryCount graph_memory;
     ContextPtr primary;
     std::shared_ptr<MemoryPool> default_pool;
-    std::shared_ptr<MemoryPool> current_pool;
+    std::shared_ptr<MemoryPool> current_pool GP_GUARDED_BY(state_mutex());
 
     // Counts memory as used. Returns false if there is not enough.
     bool take(std::uint64_t bytes);
@@ -193,10 +198,10 @@ struct Context : std::enable_shared_from_this<Context> {
     std::atomic<bool> active{false};
     std::atomic<bool> stop{false};  // set: all running work must end
     std::atomic<int> error{CUDA_SUCCESS};
-    int references = 0;  // of a primary context; guarded by the state's mutex
-    std::map<int, size_t> limits;
+    int references GP_GUARDED_BY(state_mutex()) = 0;  // of a primary context
+    std::map<int, size_t> limits GP_GUARDED_BY(order_mutex);
     CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
-    std::map<int, bool> peers;
+    std::map<int, bool> peers GP_GUARDED_BY(order_mutex);
 
     Mutex order_mutex;  // orders submissions to the legacy stream and to blocking streams
     StreamPtr legacy;
@@ -230,7 +235,8 @@ struct Event {
     unsigned flags = 0;
     Mutex mutex;
     std::shared_ptr<Moment> moment GP_GUARDED_BY(mutex);  // null: never recorded
-    std::shared_ptr<EventCapture> captured;  // set: last recorded in a stream capture; guarded by graph_mutex()
+    // Set: last recorded in a stream capture.
+    std::shared_ptr<EventCapture> captured GP_GUARDED_BY(graph_mutex());
 };
 // Implements cuEventRecord. `external`: if the stream captures, adds a node of its own.
 CUresult record_event(CUevent event, CUstream stream, bool external);
@@ -320,7 +326,6 @@ struct Array;
 struct State {
     std::atomic<bool> initialised{false};
     std::atomic<bool> forked{false};  // in the child of a process that was initialised, where nothing works any more
-    Mutex mutex;
     std::vector<std::unique_ptr<Device>> devices;
     Registry<Context> contexts;
     Registry<Context> destroyed_contexts;  // kept, since streams and threads may still refer to them

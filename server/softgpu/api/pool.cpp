@@ -57,7 +57,7 @@ CUresult device_pool(CUmemoryPool* pool, CUdevice device, bool current) {
         return error;
     }
     SOFTGPU_NOT_NULL(pool);
-    const Lock lock(state().mutex);
+    const Lock lock(state_mutex());
     *pool = reinterpret_cast<CUmemoryPool>((current ? found->current_pool : found->default_pool).get());
     return CUDA_SUCCESS;
 }
@@ -70,7 +70,7 @@ CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* pointer, size_t bytes, CUstream ha
     SOFTGPU_STREAM(handle, stream);
     std::shared_ptr<MemoryPool> pool;
     {
-        const Lock lock(state().mutex);
+        const Lock lock(state_mutex());
         pool = stream->context.device->current_pool;
     }
     return allocate_async(pointer, bytes, pool, stream);
@@ -128,7 +128,7 @@ CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
     if (pool->device != device) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const Lock lock(state().mutex);
+    const Lock lock(state_mutex());
     found->current_pool = pool;
     return CUDA_SUCCESS;
 }
@@ -161,7 +161,7 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     state().pools.remove(handle);
-    const Lock lock(state().mutex);
+    const Lock lock(state_mutex());
     Device& device = *state().devices[static_cast<std::size_t>(pool->device)];
     {
         const Lock of_pool(pool->mutex);
@@ -208,7 +208,7 @@ CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute 
     SOFTGPU_POOL(handle, pool);
     SOFTGPU_NOT_NULL(value);
     const Lock lock(pool->mutex);
-    const auto flag = [&] {
+    const auto flag = [&]() GP_REQUIRES(pool->mutex) {
         const auto found = pool->flags.find(attribute);
         return found == pool->flags.end() ? 1 : found->second;
     };

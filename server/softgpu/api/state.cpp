@@ -12,6 +12,11 @@
 
 namespace gpupool::softgpu {
 
+Mutex& state_mutex() {
+    static Mutex& mutex = *new Mutex;
+    return mutex;
+}
+
 State& state() {
     static State& instance = *new State;
     return instance;
@@ -191,7 +196,6 @@ void Context::poison(CUresult code) {
     error.compare_exchange_strong(none, code);
 }
 
-// The caller holds order_mutex.
 void Context::add_stream(const StreamPtr& stream) {
     if (streams.size() >= prune_ended_at) {
         std::erase_if(streams, [](const std::weak_ptr<Stream>& each) { return each.expired(); });

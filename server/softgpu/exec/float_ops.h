@@ -119,6 +119,16 @@ template <class T, class Compute, class Correct, class Finish>
     each_lane(exec, [=](std::uint32_t l) { finish(l, r[l]); });
 }
 
+// Computes the lanes one by one with rounding mode R. `compute` hides operands and result from the compiler (opaque()),
+// which would otherwise move the computation out of the mode.
+template <Round R, class Compute>
+[[gnu::always_inline]] inline void each_rounded(std::uint32_t exec, Compute compute) {
+    const ScopedRounding rounding(R);
+    for (std::uint32_t rest = exec; rest != 0; rest &= rest - 1) {
+        compute(static_cast<std::uint32_t>(std::countr_zero(rest)));
+    }
+}
+
 template <class T, class F, Round R, bool Ftz, bool Sat>
 void run_float_binary(Warp& w, const Inst& i) {
     T* d = w.reg<T>(i.d);
@@ -135,13 +145,11 @@ void run_float_binary(Warp& w, const Inst& i) {
             d[l] = output<T, Ftz, Sat>(with_nan<F>(F{}(x, y), y));
         });
     } else {
-        const ScopedRounding rounding(R);
-        for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
-            const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
+        each_rounded<R>(w.exec, [=](std::uint32_t l) {
             const T x = opaque(input<T, Ftz>(a[l]));
             const T y = opaque(input<T, Ftz>(b[l]));
             d[l] = output<T, Ftz, Sat>(with_nan<F>(rounded_result<T, F, Ftz>(x, y, opaque(F{}(x, y))), y));
-        }
+        });
     }
 }
 
@@ -169,14 +177,12 @@ void run_fma(Warp& w, const Inst& i) {
             d[l] = output<T, Ftz, Sat>(keep_nan(keep_nan(fused(x, y, z), z), y));
         });
     } else {
-        const ScopedRounding rounding(R);
-        for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
-            const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
+        each_rounded<R>(w.exec, [=](std::uint32_t l) {
             const T x = opaque(input<T, Ftz>(a[l]));
             const T y = opaque(input<T, Ftz>(b[l]));
             const T z = opaque(input<T, Ftz>(c[l]));
             d[l] = output<T, Ftz, Sat>(keep_nan(keep_nan(rounded_sum<T, Ftz>(x, y, z, opaque(fused(x, y, z))), z), y));
-        }
+        });
     }
 }
 
@@ -184,23 +190,18 @@ template <class T, Round R, bool Ftz>
 void run_sqrt(Warp& w, const Inst& i) {
     T* d = w.reg<T>(i.d);
     const T* a = w.reg<T>(i.a);
-    const ScopedRounding rounding(R);
-    for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
-        const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
-        d[l] = output<T, Ftz, false>(opaque(std::sqrt(opaque(input<T, Ftz>(a[l])))));
-    }
+    each_rounded<R>(
+        w.exec, [=](std::uint32_t l) { d[l] = output<T, Ftz, false>(opaque(std::sqrt(opaque(input<T, Ftz>(a[l]))))); });
 }
 
 template <class T, Round R, bool Ftz>
 void run_rcp(Warp& w, const Inst& i) {
     T* d = w.reg<T>(i.d);
     const T* a = w.reg<T>(i.a);
-    const ScopedRounding rounding(R);
-    for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
-        const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
+    each_rounded<R>(w.exec, [=](std::uint32_t l) {
         const T x = opaque(input<T, Ftz>(a[l]));
         d[l] = output<T, Ftz, false>(rounded_result<T, Divide, Ftz>(T{1}, x, opaque(T{1} / x)));
-    }
+    });
 }
 
 template <class T>

@@ -199,7 +199,7 @@ void HelperPool::help(Grid& grid, std::uint32_t helpers) {
 
 void HelperPool::finish(Grid& grid) {
     UniqueLock lock(mutex_);
-    const auto offer = [&]() GP_NO_THREAD_SAFETY_ANALYSIS {
+    const auto offer = [&]() GP_REQUIRES(mutex_) {
         return std::find_if(offers_.begin(), offers_.end(), [&](const Offer& o) { return o.grid == &grid; });
     };
     offer()->wanted = 0;

@@ -180,8 +180,8 @@ CUresult refuse_wait(const Context& context) {
 
 namespace {
 
-// `capture`: set if the event was recorded in a capture that is still valid. With graph_mutex() held.
-CUresult refuse_captured(const Event& event, std::shared_ptr<Capture>& capture) {
+// `capture`: set if the event was recorded in a capture that is still valid.
+CUresult refuse_captured(const Event& event, std::shared_ptr<Capture>& capture) GP_REQUIRES(graph_mutex()) {
     if (event.captured == nullptr) {
         return CUDA_SUCCESS;
     }
@@ -246,7 +246,8 @@ bool record_captured(const std::shared_ptr<Event>& event, const StreamPtr& strea
 namespace {
 
 // Makes a stream that waits for an event of a capture in progress join the capture.
-CUresult join(const std::shared_ptr<Capture>& theirs, const EventCapture& recorded, const StreamPtr& stream) {
+CUresult join(const std::shared_ptr<Capture>& theirs, const EventCapture& recorded, const StreamPtr& stream)
+    GP_REQUIRES(graph_mutex()) {
     Capture* mine = captures().of(*stream);
     if (mine != nullptr && mine != theirs.get()) {
         mine->invalid = theirs->invalid = true;

@@ -27,10 +27,10 @@ PayloadPtr operations_payload(const std::vector<CUstreamBatchMemOpParams>& opera
                               Context& context);
 PayloadPtr empty_payload();
 
-// The steps of captured(), for a caller that holds graph_mutex(). may_submit() reports whether the stream captures, or
+// The steps of captured(). may_submit() reports whether the stream captures, or
 // returns an error if a capture forbids its use; add_captured() adds a node behind what the stream captured last.
-CUresult may_submit(const StreamPtr& stream, bool& captures);
-Node* add_captured(const StreamPtr& stream, PayloadPtr payload);
+CUresult may_submit(const StreamPtr& stream, bool& captures) GP_REQUIRES(graph_mutex());
+Node* add_captured(const StreamPtr& stream, PayloadPtr payload) GP_REQUIRES(graph_mutex());
 
 // Returns true if the submission must not run, since it was captured or refused. `make(payload)` sets its payload, or
 // returns an error.

@@ -1,6 +1,6 @@
 // The captures in progress, shared by capture.cpp and the capture entry points.
 //
-// Ownership, threads: as in capture.h; the caller holds graph_mutex(). Errors: none.
+// Ownership, threads: as in capture.h. Errors: none.
 #pragma once
 
 #include <thread>
@@ -50,9 +50,9 @@ struct Captures {
     // Releases all its streams, and also its graph unless `keep_graph` is set.
     void end(Capture& capture, bool keep_graph);
 };
-Captures& captures();
+Captures& captures() GP_REQUIRES(graph_mutex());
 
 CUstreamCaptureMode& thread_capture_mode();
-std::vector<Node*> resolve(const std::vector<CUgraphNode>& handles);
+std::vector<Node*> resolve(const std::vector<CUgraphNode>& handles) GP_REQUIRES(graph_mutex());
 
 }  // namespace gpupool::softgpu

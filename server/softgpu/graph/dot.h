@@ -1,6 +1,6 @@
 // Writes a graph in Graphviz's language: each node with its type and parameters, and each edge.
 //
-// Threads: the caller of dot_text() holds graph_mutex(). Errors: false if the file cannot be written.
+// Threads: any. Errors: false if the file cannot be written.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace gpupool::softgpu {
 
-std::string dot_text(const Graph& graph);
+std::string dot_text(const Graph& graph) GP_REQUIRES(graph_mutex());
 bool write_file(const char* path, const std::string& text);
 
 }  // namespace gpupool::softgpu

@@ -1,7 +1,7 @@
 // Instantiated graphs: a private copy of the graph that can still be changed, and the plan that its launches run.
 //
 // Ownership: launches share the plan that was current when they were made; a change of the executable makes a new plan.
-// Threads: the caller holds graph_mutex() where noted. Errors: CUresult.
+// Threads: any; graph_mutex() guards everything. Errors: CUresult.
 #pragma once
 
 #include "server/softgpu/graph/graph.h"
@@ -27,24 +27,23 @@ struct Executable {
     std::shared_ptr<const Plan> plan;
     std::shared_ptr<Moment> last_launch;  // launches of one executable graph run in order
 
-    // The copy of a node of the original graph; null if there is none. With graph_mutex() held.
-    Node* find(const Node& original) const;
-    void renew_plan();
-    // Provides local memory for the plan's kernels; waits for the GPU. Without graph_mutex().
-    static void make_local_room(const Plan& plan);
+    // The copy of a node of the original graph; null if there is none.
+    Node* find(const Node& original) const GP_REQUIRES(graph_mutex());
+    void renew_plan() GP_REQUIRES(graph_mutex());
+    // Provides local memory for the plan's kernels; waits for the GPU.
+    static void make_local_room(const Plan& plan) GP_EXCLUDES(graph_mutex());
 };
 
 enum class Purpose : std::uint8_t { set_params, update };
 // Whether a node of an executable graph may change from `from` to `to`.
 bool may_change(const Payload& from, const Payload& to, Purpose purpose);
 
-// Takes over the parameters of a graph of the same shape, or says why not. With graph_mutex() held. The caller must
+// Takes over the parameters of a graph of the same shape, or says why not. The caller must
 // renew the plan afterwards.
-CUgraphExecUpdateResultInfo update(Graph& own, const Graph& from);
+CUgraphExecUpdateResultInfo update(Graph& own, const Graph& from) GP_REQUIRES(graph_mutex());
 
-// With graph_mutex() held, except for launch().
 CUresult instantiate(const GraphPtr& graph, unsigned long long flags, CUDA_GRAPH_INSTANTIATE_PARAMS* params,
-                     CUgraphExec* result);
-CUresult launch(const std::shared_ptr<Executable>& executable, const StreamPtr& stream);
+                     CUgraphExec* result) GP_REQUIRES(graph_mutex());
+CUresult launch(const std::shared_ptr<Executable>& executable, const StreamPtr& stream) GP_EXCLUDES(graph_mutex());
 
 }  // namespace gpupool::softgpu

@@ -111,8 +111,6 @@ struct Graph : std::enable_shared_from_this<Graph> {
     bool holds_memory_nodes() const;
 };
 
-Mutex& graph_mutex();
-
 struct GraphRegistries {
     Registry<Graph> graphs;
     Registry<Node> nodes;

@@ -18,10 +18,11 @@ CUresult make_event(CUevent handle, bool record, PayloadPtr& payload);
 CUresult make_allocation(CUDA_MEM_ALLOC_NODE_PARAMS* params, PayloadPtr& payload);
 CUresult make_free(CUdeviceptr pointer, PayloadPtr& payload);
 CUresult make_operations(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, PayloadPtr& payload);
-// Makes a child graph's payload, from a clone of the graph or the graph itself. The caller holds graph_mutex().
-CUresult make_child(CUgraph handle, const Graph& parent, CUgraphChildGraphNodeOwnership ownership, PayloadPtr& payload);
+// Makes a child graph's payload, from a clone of the graph or the graph itself.
+CUresult make_child(CUgraph handle, const Graph& parent, CUgraphChildGraphNodeOwnership ownership, PayloadPtr& payload)
+    GP_REQUIRES(graph_mutex());
 // Makes any payload, from the parameters of cuGraphAddNode and similar calls. Writes an allocation's address into them.
-CUresult make_any(CUgraphNodeParams* params, const Graph& parent, PayloadPtr& payload);
+CUresult make_any(CUgraphNodeParams* params, const Graph& parent, PayloadPtr& payload) GP_REQUIRES(graph_mutex());
 
 PayloadPtr kernel_with(const KernelPayload& kernel, int attribute, const CUlaunchAttributeValue& value);
 bool known_kernel_attribute(int attribute);

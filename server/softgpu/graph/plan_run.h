@@ -22,8 +22,8 @@ class PlanRun : public std::enable_shared_from_this<PlanRun> {
     void free_first(std::shared_ptr<GraphMemory> memory) { free_first_.push_back(std::move(memory)); }
     // Keeps the memory in use until this run ends.
     void uses(std::shared_ptr<GraphMemory> memory);
-    // From here on, the events that the plan records refer to this launch. With graph_mutex() held.
-    void take(std::shared_ptr<const Plan> plan, std::shared_ptr<Moment> previous);
+    // From here on, the events that the plan records refer to this launch.
+    void take(std::shared_ptr<const Plan> plan, std::shared_ptr<Moment> previous) GP_REQUIRES(graph_mutex());
     const std::shared_ptr<Moment>& done() const { return done_; }
 
     CUresult run();

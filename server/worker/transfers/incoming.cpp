@@ -75,7 +75,7 @@ void Incoming::landed(std::uint64_t transfer, std::uint64_t offset, std::size_t 
 
 std::span<std::byte> Incoming::claim(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
     UniqueLock lock(mutex_);
-    const auto expected = [&]() GP_NO_THREAD_SAFETY_ANALYSIS {
+    const auto expected = [&]() GP_REQUIRES(mutex_) {
         return find(transfer, [&](const Piece& candidate) {
             return candidate.offset == offset && candidate.bytes == bytes && candidate.received_bytes == 0 &&
                    !candidate.claimed && !candidate.filling && !candidate.copying;

@@ -94,7 +94,7 @@ class Staging {
 
     const driver::Api& api_;
     const Sizes sizes_;
-    Mutex mutex_;                                               // guards all below, and all streams' use
+    Mutex mutex_;                                               // also guards all streams' use
     std::vector<Pool> pools_ GP_GUARDED_BY(mutex_);             // one for each size
     std::map<std::byte*, Block> blocks_ GP_GUARDED_BY(mutex_);  // by address
     std::vector<Ending> endings_ GP_GUARDED_BY(mutex_);

@@ -202,8 +202,8 @@ TEST(RefusalTest, IsDroppedWhenThePeerDoesNotReadIt) {
     EXPECT_TRUE(peer->receive({&byte, 1})) << "the part that fitted arrives";
 }
 
-// A peer whose connection keeps the daemon's thread busy for a while. It sleeps, because the supervisor measures
-// silence by the real clock.
+// A peer whose connection keeps the daemon's thread busy for a while. It sleeps: the worker, a process of its own, must
+// have time to report several times meanwhile, and only the supervisor reads these reports.
 class SlowPeer final : public transport::Connection {
   public:
     explicit SlowPeer(milliseconds delay) : delay_(delay) {}

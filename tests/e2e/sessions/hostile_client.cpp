@@ -347,7 +347,7 @@ std::uint64_t HostileClient::stable_resident_bytes() const {
     std::uint64_t bytes = worker_resident_bytes();
     EXPECT_TRUE(eventually([&] {
         const auto before = bytes;
-        std::this_thread::sleep_for(milliseconds(200));  // no event reports growth
+        std::this_thread::sleep_for(milliseconds(200));  // two samples: the kernel reports no event when memory grows
         bytes = worker_resident_bytes();
         return bytes < before + (2u << 20);
     })) << "the worker's memory grows without end";

@@ -190,8 +190,7 @@ int download_flood() {
             ++copies;
         }
     }).detach();
-    // The test compares how many copies the client accepts in a fixed time. No event marks its end: the client accepts
-    // more as long as the network carries data.
+    // A fixed time, because the count never stops growing: the client accepts more as the slow network carries data.
     std::this_thread::sleep_for(std::chrono::seconds(12));
     say("copies", copies);
     std::fflush(stdout);

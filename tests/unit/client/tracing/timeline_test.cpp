@@ -84,6 +84,7 @@ TEST_F(TimelineFile, PeersNamesCannotBreakTheFormat) {
 
 TEST(ClockMap, ShortExchangeImprovesOnALongOne) {
     ClockMap clock;
+    const Lock lock(clock.adding);
     constexpr std::uint64_t kOffset = 5'000'000'000;
     clock.add(1'000'000, 1'900'000 + kOffset, 2'000'000);  // the request took long, the answer arrived at once
     EXPECT_EQ(clock.uncertainty_ns(), 500'000u);
@@ -94,6 +95,7 @@ TEST(ClockMap, ShortExchangeImprovesOnALongOne) {
 
 TEST(ClockMap, FasterServerClockIsFollowed) {
     ClockMap clock;
+    const Lock lock(clock.adding);
     for (std::uint64_t second = 1; second < 100; ++second) {
         // the server's clock gains 50 us a second
         const std::uint64_t now = second * 1'000'000'000, theirs = now + second * 50'000;
@@ -104,6 +106,7 @@ TEST(ClockMap, FasterServerClockIsFollowed) {
 
 TEST(ClockMap, ClockJumpIsAccepted) {
     ClockMap clock;
+    const Lock lock(clock.adding);
     clock.add(1000, 2000, 3000);
     clock.add(10'000, 9'000'000'000, 11'000);
     EXPECT_NEAR(static_cast<double>(clock.to_ours(9'000'000'000)), 10'500, 500);
