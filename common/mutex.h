@@ -7,11 +7,9 @@
 // - SharedMutex: as std::shared_mutex.
 // - Lock: as std::lock_guard, for any of these. SharedLock: as std::shared_lock, for a SharedMutex.
 // - UniqueLock: as std::unique_lock, for a Mutex. A Condition waits with it. Unlocked releases one for a scope. A
-// function
-//   that was given a UniqueLock passes its mutex to lock() and unlock().
+//   function that was given a UniqueLock passes its mutex to lock() and unlock().
 // - Condition: as std::condition_variable. The analysis cannot know which mutex a predicate requires, so it does not
-// check
-//   the functions that call one.
+//   check the functions that call one.
 //
 // Ownership, threads and errors: as those of the standard library. A mutex of static storage duration is never
 // destroyed, so threads may still use it while the process exits.

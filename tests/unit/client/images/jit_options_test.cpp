@@ -1,4 +1,4 @@
-// What of the application's JIT options is sent, and how it gets the worker's log.
+// Tests which of the application's JIT options are sent, and that the worker's log reaches its buffers.
 #include "client/core/images/jit_options.h"
 
 #include <gtest/gtest.h>
