@@ -33,7 +33,7 @@ std::size_t Link::in_flight_bytes() const {
     return static_cast<std::size_t>(rate * std::chrono::duration<double>(delay_).count());
 }
 
-Lane::Lane(Link& link, transport::Connection& to, Traffic& traffic)
+Path::Path(Link& link, transport::Connection& to, Traffic& traffic)
     : link_(link),
       to_(to),
       traffic_(traffic),
@@ -42,7 +42,7 @@ Lane::Lane(Link& link, transport::Connection& to, Traffic& traffic)
       ring_(std::make_unique<std::byte[]>(ring_bytes_)),  // touched now, before anything is measured
       thread_([this] { run(); }) {}
 
-Lane::~Lane() {
+Path::~Path() {
     {
         const std::lock_guard lock(mutex_);
         finished_ = true;
@@ -53,7 +53,7 @@ Lane::~Lane() {
 }
 
 // Moves the head to where a part fits in one piece; false when there is no such place.
-bool Lane::find_room() {
+bool Path::find_room() {
     if (held_bytes_ == 0) {
         head_ = tail_ = 0;  // the ring's start is most likely still in the caches
         return true;
@@ -68,7 +68,7 @@ bool Lane::find_room() {
     return tail_ - head_ > part_bytes_;  // never the whole ring, which would look empty
 }
 
-Result<transport::MutableBuffer> Lane::room() {
+Result<transport::MutableBuffer> Path::room() {
     std::unique_lock lock(mutex_);
     went_.wait(lock, [&] { return error_ || find_room(); });
     if (error_) {
@@ -77,12 +77,12 @@ Result<transport::MutableBuffer> Lane::room() {
     return transport::MutableBuffer(ring_.get() + head_, part_bytes_);
 }
 
-bool Lane::has_room() {
+bool Path::has_room() {
     const std::lock_guard lock(mutex_);
     return error_ || find_room();
 }
 
-std::size_t Lane::unsent_bytes() {
+std::size_t Path::unsent_bytes() {
     const std::lock_guard lock(mutex_);
     const auto sent = [now = Clock::now(), this](const Part& part) { return part.due - link_.delay() <= now; };
     std::size_t bytes = 0;
@@ -92,17 +92,17 @@ std::size_t Lane::unsent_bytes() {
     return bytes;
 }
 
-bool Lane::wait_delivered(Clock::time_point deadline) {
+bool Path::wait_delivered(Clock::time_point deadline) {
     std::unique_lock lock(mutex_);
     delivered_.wait_until(lock, deadline, [&] { return error_ || held_bytes_ == 0; });
     return held_bytes_ == 0;
 }
 
-void Lane::push(std::size_t bytes) {
+void Path::push(std::size_t bytes) {
     traffic_.note(bytes);
     {
         const std::lock_guard lock(mutex_);
-        // Under the lane's lock, so that its parts' times are in order.
+        // Under the path's lock, so that its parts' times are in order.
         parts_.push_back({link_.admit(bytes), head_, bytes});
         head_ += bytes;
         held_bytes_ += bytes;
@@ -111,7 +111,7 @@ void Lane::push(std::size_t bytes) {
     came_.notify_one();
 }
 
-void Lane::run() {
+void Path::run() {
     ::prctl(PR_SET_TIMERSLACK, 1000ul);
     std::vector<Part> due;
     std::vector<transport::ConstBuffer> buffers;

@@ -1,16 +1,16 @@
 // One direction of an emulated network: data leaves it later than it enters, and at no more than its rate.
 //
-// All connections share a link: their data is serialized on it, as on one cable. A Lane is one connection's path
-// through it. A lane's data keeps its order, and a lane with a slow receiver does not block other lanes.
+// All connections share a link: their data is serialized on it, as on one cable. A Path is the way of one connection's
+// data through it. A path's data keeps its order, and a path with a slow receiver does not block other paths.
 //
 // A part's transmission begins when the part has entered and the link is free. The part leaves when its last byte has
 // been sent and the delay has passed. Parts are small (part_bytes), so that a large transfer flows steadily.
 //
-// A lane's data lies in one ring, which it is received into and sent from; only the sockets copy it again.
+// A path's data lies in one ring, which it is received into and sent from; only the sockets copy it again.
 //
-// Ownership: the link outlives its lanes; a lane's connection and traffic outlive the lane. Threads: Link::admit any;
-// one thread per lane calls room, has_room and push, any calls wait_delivered, and the lane has its own thread, which
-// delivers. Units: in the names. Limits: a lane holds what is in flight and kBufferBytes more; then room() blocks, and
+// Ownership: the link outlives its paths; a path's connection and traffic outlive the path. Threads: Link::admit any;
+// one thread per path calls room, has_room and push, any calls wait_delivered, and the path has its own thread, which
+// delivers. Units: in the names. Limits: a path holds what is in flight and kBufferBytes more; then room() blocks, and
 // thereby the sender. Errors: the connection's, returned by room().
 #pragma once
 
@@ -79,15 +79,15 @@ class Traffic {
     std::atomic<Clock::time_point> large_at_{Clock::time_point{}};
 };
 
-class Lane {
+class Path {
   public:
     static constexpr std::size_t kBufferBytes = 2u << 20;
 
-    Lane(Link& link, transport::Connection& to, Traffic& traffic);
+    Path(Link& link, transport::Connection& to, Traffic& traffic);
     // Waits until all pushed data has been delivered, or cannot be.
-    ~Lane();
-    Lane(const Lane&) = delete;
-    Lane& operator=(const Lane&) = delete;
+    ~Path();
+    Path(const Path&) = delete;
+    Path& operator=(const Path&) = delete;
 
     // Memory of a part's size for the next data, as soon as there is room.
     Result<transport::MutableBuffer> room();

@@ -53,7 +53,7 @@ Function* next(const char* name) {
 // How long a close waits for data in flight.
 constexpr std::chrono::seconds kTimeout{1};
 
-// The real socket, to which a lane delivers.
+// The program's real socket: the emulated link delivers data to it when its time has come.
 class Socket final : public transport::Connection {
   public:
     explicit Socket(int descriptor) : descriptor_(descriptor) {}
@@ -82,11 +82,11 @@ class Socket final : public transport::Connection {
 
 // One connection's path to the peer.
 struct Way {
-    Way(Link& link, int descriptor) : socket(descriptor), lane(link, socket, traffic) {}
+    Way(Link& link, int descriptor) : socket(descriptor), path(link, socket, traffic) {}
     std::mutex sending;
     Traffic traffic;
     Socket socket;
-    Lane lane;
+    Path path;
 };
 
 class Network {
@@ -125,7 +125,7 @@ class Network {
         if (way == nullptr) {
             return;
         }
-        const bool delivered = way->lane.wait_delivered(Clock::now() + kTimeout);
+        const bool delivered = way->path.wait_delivered(Clock::now() + kTimeout);
         if (forget) {
             if (!delivered) {
                 static auto* const shut = next<decltype(::shutdown)>("shutdown");
@@ -196,14 +196,14 @@ Result<std::size_t> put(Way& way, const msghdr& message, bool now) {
         for (std::size_t left = message.msg_iov[i].iov_len; left != 0;) {
             if (filled == room.size()) {
                 if (filled != 0) {
-                    way.lane.push(filled);
+                    way.path.push(filled);
                     sent += filled;
                     filled = 0;
                 }
-                if (now && !way.lane.has_room()) {
+                if (now && !way.path.has_room()) {
                     return sent;
                 }
-                const auto more = way.lane.room();
+                const auto more = way.path.room();
                 if (!more) {
                     return more.error();
                 }
@@ -217,7 +217,7 @@ Result<std::size_t> put(Way& way, const msghdr& message, bool now) {
         }
     }
     if (filled != 0) {
-        way.lane.push(filled);
+        way.path.push(filled);
         sent += filled;
     }
     return sent;
@@ -269,7 +269,7 @@ GPUPOOL_INTERPOSED int ioctl(int descriptor, unsigned long request, ...) {
     if (way == nullptr) {
         return real(descriptor, request, argument);
     }
-    *static_cast<int*>(argument) = static_cast<int>(way->lane.unsent_bytes());
+    *static_cast<int*>(argument) = static_cast<int>(way->path.unsent_bytes());
     return 0;
 }
 

@@ -45,8 +45,8 @@ enum class Rule : std::uint8_t {
     after_held,    // ends something that earlier work may use: executed only after that work has been issued
     synchronizes,  // reports failures of deferred calls before it
     no_capture,    // not permitted while a stream captures, except in relaxed mode
-    // Calls that may be executed while the dispatcher makes no driver calls ("driver closed",
-    // server/worker/scheduling/set_aside.h):
+    // While a driver call waits for the GPU, the dispatcher makes no others ("driver closed",
+    // server/worker/scheduling/set_aside.h). It still executes these:
     needs_no_driver,  // makes no driver call; the GPU may be waiting for it
     gets_in,          // the driver admits this call even while another call blocks in it (docs/driver-facts.md)
     gets_in_first,    // as gets_in, and may also overtake queued commands of other threads

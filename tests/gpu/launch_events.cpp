@@ -142,7 +142,7 @@ void order(When when) {
     check(tickets[0] == 1 && tickets[1] == 2, "the order across streams (%u, %u)", tickets[0], tickets[1]);
 }
 
-// Makes more launches than a stream can queue, each with the same event, which refers to the last one.
+// Makes more launches than a stream can queue. Each records the same event, so the event stands for the last launch.
 void many(When when) {
     constexpr unsigned kLaunches = 3'000;
     const Scene scene;

@@ -179,7 +179,7 @@ inline bool resolve_span(Warp& w, const Inst& i, MemorySpace space, std::uint64_
     return size_bytes == 0 || find_global(w, i, address, size_bytes, access);
 }
 
-// Returns true and sets the pointers if every active lane may access `size_bytes`.
+// Finds the host pointer of every active lane's address. False if a lane may not access `size_bytes` there.
 inline bool resolve(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers, Access access) {
     const auto space = static_cast<MemorySpace>(i.mode & kMemorySpaceMask);
     if (space == MemorySpace::generic || space == MemorySpace::global) {

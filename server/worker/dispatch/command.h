@@ -81,7 +81,7 @@ struct Command {
         body = {own->data.get(), own->bytes};
         frame = std::move(own);
     }
-    // The same for a command whose arguments are not needed any more.
+    // Keeps the command's header alone: its arguments are not needed any more.
     void keep_header(std::size_t cost_bytes) {
         auto own = std::make_shared<Frame>();
         own->charge(frame == nullptr ? nullptr : frame->account, cost_bytes);

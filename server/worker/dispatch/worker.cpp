@@ -66,8 +66,8 @@ wire::Lanes::Limits lane_limits(const Worker::Options& options) {
     wire::Lanes::Limits limits;
     limits.lanes = options.max_lanes;
     limits.compression = options.compression;
-    // All of the staging memory fits into the queue, so that a send never blocks the dispatcher. A lane still counts a
-    // chunk for a moment after it has returned it: one more for each lane.
+    // The queue has room for all of the staging memory, so that a send never blocks the dispatcher. It has room for one
+    // chunk more per lane, because a lane counts a chunk as queued until shortly after the chunk is free again.
     limits.queued_bytes = kAllStagingBytes + wire::Lanes::kMaxLanes * kChunkBytes;
     return limits;
 }

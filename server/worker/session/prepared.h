@@ -41,7 +41,8 @@ Result<std::unique_ptr<Prepared>> prepare(const std::string& driver_path,
 // (compute mode EXCLUSIVE_PROCESS), because it would keep out every session that is not given this worker; and none if
 // less than an eighth of the device's memory is free, because running sessions may need that.
 void prepare_context(Prepared& prepared);
-// Call at intervals: releases the context if too little memory is left. Returns whether there still is a context.
+// Call at intervals: releases the prepared context if too little device memory is left. False if there is none (any
+// more).
 bool keep_context(Prepared& prepared);
 
 }  // namespace gpupool::worker

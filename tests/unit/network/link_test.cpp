@@ -15,8 +15,8 @@
 namespace gpupool::test {
 namespace {
 
-using network::Lane;
 using network::Link;
+using network::Path;
 using network::Traffic;
 using namespace std::chrono_literals;
 
@@ -48,14 +48,14 @@ void send_through(double rate, std::chrono::nanoseconds delay, std::size_t bytes
     Traffic traffic;
     Link link(delay, rate);
     {
-        Lane lane(link, *here, traffic);
+        Path path(link, *here, traffic);
         std::mt19937_64 random(9);
         for (std::size_t done = 0; done < bytes;) {
-            const auto room = lane.room();
+            const auto room = path.room();
             ASSERT_TRUE(room);
             const std::size_t count = std::min<std::size_t>(1 + random() % room->size(), bytes - done);
             std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(done), count, room->begin());
-            lane.push(count);
+            path.push(count);
             done += count;
         }
     }
@@ -76,12 +76,12 @@ TEST(NetworkLink, DeliversAfterTheDelay) {
     auto [here, there] = transport::inproc::make_pair();
     Traffic traffic;
     Link link(20ms, 0);
-    Lane lane(link, *here, traffic);
+    Path path(link, *here, traffic);
     const auto begin = network::Clock::now();
-    const auto room = lane.room();
+    const auto room = path.room();
     ASSERT_TRUE(room);
     (*room)[0] = std::byte{1};
-    lane.push(1);
+    path.push(1);
     EXPECT_EQ(receive_all(*there, 1), std::vector{std::byte{1}});
     EXPECT_GE(network::Clock::now() - begin, 20ms);
 }
@@ -90,14 +90,14 @@ TEST(NetworkLink, ReportsDeliveredBytes) {
     auto [here, there] = transport::inproc::make_pair();
     Traffic traffic;
     Link link(20ms, 0);
-    Lane lane(link, *here, traffic);
-    EXPECT_TRUE(lane.wait_delivered(network::Clock::now()));
-    EXPECT_TRUE(lane.has_room());
-    const auto room = lane.room();
+    Path path(link, *here, traffic);
+    EXPECT_TRUE(path.wait_delivered(network::Clock::now()));
+    EXPECT_TRUE(path.has_room());
+    const auto room = path.room();
     ASSERT_TRUE(room);
-    lane.push(room->size());
-    EXPECT_FALSE(lane.wait_delivered(network::Clock::now()));
-    EXPECT_TRUE(lane.wait_delivered(network::Clock::now() + 10s));
+    path.push(room->size());
+    EXPECT_FALSE(path.wait_delivered(network::Clock::now()));
+    EXPECT_TRUE(path.wait_delivered(network::Clock::now() + 10s));
     EXPECT_EQ(receive_all(*there, room->size()).size(), room->size());
 }
 
@@ -105,18 +105,18 @@ TEST(NetworkLink, LaneFillsWhenItsReceiverIsBlocked) {
     auto [here, there] = transport::inproc::make_pair(64u << 10);
     Traffic traffic;
     Link link(0us, 0);
-    Lane lane(link, *here, traffic);
+    Path path(link, *here, traffic);
     std::size_t pushed = 0;
-    while (lane.has_room()) {
-        const auto room = lane.room();
+    while (path.has_room()) {
+        const auto room = path.room();
         ASSERT_TRUE(room);
-        lane.push(room->size());
+        path.push(room->size());
         pushed += room->size();
-        ASSERT_LE(pushed, 2 * Lane::kBufferBytes);
-        ASSERT_TRUE(wait_until_others_sleep()) << "the lane has delivered what its receiver accepts";
+        ASSERT_LE(pushed, 2 * Path::kBufferBytes);
+        ASSERT_TRUE(wait_until_others_sleep()) << "the path has delivered what its receiver accepts";
     }
-    EXPECT_GE(pushed, Lane::kBufferBytes / 2);
-    EXPECT_FALSE(lane.wait_delivered(network::Clock::now() + 10ms));
+    EXPECT_GE(pushed, Path::kBufferBytes / 2);
+    EXPECT_FALSE(path.wait_delivered(network::Clock::now() + 10ms));
     there->shutdown();
 }
 
@@ -136,15 +136,15 @@ TEST(NetworkLink, ReceiversErrorEndsTheLane) {
     auto [here, there] = transport::inproc::make_pair();
     Traffic traffic;
     Link link(0us, 0);
-    Lane lane(link, *here, traffic);
+    Path path(link, *here, traffic);
     there->shutdown();
     Status status;
     for (int i = 0; i < 1000 && status; ++i) {
-        const auto room = lane.room();
+        const auto room = path.room();
         if (!room) {
             status = room.error();
         } else {
-            lane.push(room->size());
+            path.push(room->size());
         }
     }
     EXPECT_FALSE(status);
