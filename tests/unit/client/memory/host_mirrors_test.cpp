@@ -167,17 +167,20 @@ TEST_F(HostMirrorsTest, ChangesArePublishedPeriodicallyWhileThereIsAMirror) {
 }
 
 TEST_F(HostMirrorsTest, AdjacentWordsOfProgramAndGpuAreKept) {
-    std::atomic<bool> done{false};
+    constexpr unsigned kChanges = 50 * 5;
+    std::atomic<unsigned> applied{0};
     std::thread receiver([&] {
         for (std::uint32_t round = 1; round <= 50; ++round) {
             for (std::size_t i = 1; i < 2000; i += 400) {
                 EXPECT_TRUE(mirrors_.apply(change(i, round)));
+                ++applied;
+                applied.notify_one();
             }
         }
-        done = true;
     });
     std::uint32_t round = 0;
-    while (!done) {
+    for (unsigned before = 0; before < kChanges; before = applied) {
+        applied.wait(before);  // otherwise this thread could keep the receiver from the mirrors' lock
         ++round;
         for (std::size_t i = 0; i < 2000; i += 400) {
             __atomic_store_n(&words_[i], round, __ATOMIC_RELAXED);
