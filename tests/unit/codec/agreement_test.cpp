@@ -133,7 +133,7 @@ TEST(Agreement, CoreSetIsRequired) {
     ASSERT_FALSE(core);
     EXPECT_EQ(core.error().message,
               "this client is gpupool 0.1.0 and the server is gpupool 0.3.0: they do not agree on gpLaunch (different "
-              "layout), notice hold (unknown to the client); use a client of the server's version");
+              "layout), notice throttle (unknown to the client); use a client of the server's version");
     const codec::Ends same{codec::Ends::Side::server, "0.1.0", "0.1.0"};
     const Status of_same_version = Agreement(codec::own_knowledge(), other).check_core(same);
     ASSERT_FALSE(of_same_version);
@@ -181,7 +181,7 @@ TEST(KnownCalls, HashesAreTheSameInEveryBuild) {
     const std::uint8_t expected[] = {0x44, 0xf0, 0x01, 0x00, 0xdf, 0xc1, 0x5f, 0xcc};
     EXPECT_EQ(std::memcmp(&start, expected, sizeof expected), 0) << std::hex << start.layout;
     const Known throttle = find(own.notices, number_of(NoticeType::throttle));
-    EXPECT_EQ(throttle.layout, 0xa10f094cu) << std::hex << throttle.layout;
+    EXPECT_EQ(throttle.layout, 0x23341a73u) << std::hex << throttle.layout;
 }
 
 TEST(KnownCalls, InvalidListsAreRefused) {
