@@ -105,6 +105,13 @@ class Results(unittest.TestCase):
         self.assertEqual(line, "| add_ | us | 10 | 12 | 1.20 | <= 1.2 x native | 13 | 1.30 | <= 1 x native, missed |")
         self.assertEqual([section["name"] for section in sections], ["shared memory", "TCP"])
 
+    def test_a_goal_may_be_some_units_above_native(self):
+        for plus, cell in ((2, "<= 1 x native + 2"), (1, "<= 1 x native + 1, missed")):
+            line, _ = self.joined(result(goals={"add_": {**GOAL, "plus": plus}}))
+            self.assertEqual(line, f"| add_ | us | 10 | 12 | 1.20 | {cell} |")
+        goal_of = load("plot").goal_of
+        self.assertEqual([goal_of({**GOAL, "plus": plus}, 10.0, "us") for plus in (0, 10)], [1, 0.5])
+
     def test_plot_draws_the_goals_of_each_section(self):
         for goals in ({"add_": GOAL}, {}):
             done = self.call("plot", self.write("result.json", result(goals=goals)), self.folder / "plot.svg")
