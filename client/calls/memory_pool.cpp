@@ -33,7 +33,7 @@ bool is_device(const Session& s, CUdevice device) {
     return device >= 0 && static_cast<std::size_t>(device) < std::min(s.pools.size(), kMaxDevices);
 }
 
-// Gets the handles of the default and the current pool, from the server only once.
+// Gets the handles of the default and the current pool. Asks the server the first time only.
 CUresult learn_pools(CUdevice device, CUmemoryPool& standard, CUmemoryPool& current) {
     DevicePools& pools = pools_of(device);
     UniqueLock lock(pools.mutex);

@@ -22,7 +22,8 @@ struct IntegrityFacts {
     std::uint64_t integrity_function = 0;
 };
 
-// The answer to (version, unix_seconds). libcudart asks for versions ending in 0 and 1 first; their answers are fixed.
+// The digest with which the driver answers libcudart's check of (version, unix_seconds). libcudart asks for versions
+// ending in 0 and 1 first; their answers are fixed.
 Md2Digest integrity_answer(const IntegrityFacts& facts, std::span<const DeviceIdentity> devices, std::uint32_t version,
                            std::uint64_t unix_seconds);
 

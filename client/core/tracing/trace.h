@@ -74,7 +74,7 @@ inline void add_bytes_received(std::uint64_t bytes) noexcept {
 inline std::uint64_t moment_ns() noexcept {
     return on() ? now_ns() : 0;
 }
-// The thread's current call has sent this command, beginning at `begin_ns`.
+// Records that the thread's current call has sent this command; it began to send at `begin_ns`.
 void note_command(std::uint64_t number, std::uint64_t begin_ns) noexcept;
 
 // Adds its lifetime to the wait time of the thread's current call.

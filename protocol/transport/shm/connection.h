@@ -70,9 +70,9 @@ class ShmConnection final : public Connection {
     void shutdown() noexcept override;
     [[nodiscard]] std::string peer() const override { return peer_; }
     [[nodiscard]] int native_handle() const noexcept override { return parts_.socket.get(); }
-    // Whether this end has neither sent nor received, according to the memory.
+    // Whether this side has sent and received nothing yet, according to the counters in the shared memory.
     [[nodiscard]] bool unused() const noexcept { return out_.unused() && in_.unused(); }
-    // The three sockets, the memory.
+    // The three sockets and the shared memory.
     [[nodiscard]] std::vector<int> descriptors() const override;
     Status give(int descriptor, std::uint64_t number) override;
     Result<UniqueFd> take_given(std::uint64_t number) override;

@@ -1,8 +1,8 @@
 // One launch of a graph. Runs its steps in an order that their edges allow, independent ones in parallel.
 //
 // Ownership: shared by the stream's work and the helper threads.
-// Threads: the stream's thread calls run(). It starts a helper thread for each step that is ready beside the one it
-//   runs, since one step may wait for what another does. It joins them before it returns.
+// Threads: the stream's thread calls run(). It runs one step itself and starts a helper thread for each other step that
+//   is ready at the same time, since one step may wait for what another does. It joins them before it returns.
 // Errors: after the first step that fails, the others are skipped.
 #pragma once
 

@@ -117,7 +117,7 @@ TEST_F(PtxFormsTest, ManagedVariablesExistWithoutAContext) {
     OK(CALL(cuLibraryUnload)(library));
 }
 
-// A subtraction sets the carry when it does not borrow, and additions read it.
+// sub.cc sets the carry flag when it does not borrow, and addc reads that flag.
 TEST_F(PtxFormsTest, SubtractionsAndAdditionsShareTheCarry) {
     const auto out = run_module<unsigned>(
         header() +
