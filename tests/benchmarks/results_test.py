@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which arguments benchmarks/run refuses before it measures, which results are joined, and which goals are drawn."""
+"""Tests which arguments benchmarks/run refuses before it measures, and how results are joined, compared and drawn."""
 
 import importlib.machinery
 import importlib.util
@@ -111,6 +111,22 @@ class Results(unittest.TestCase):
             self.assertEqual(line, f"| add_ | us | 10 | 12 | 1.20 | {cell} |")
         goal_of = load("plot").goal_of
         self.assertEqual([goal_of({**GOAL, "plus": plus}, 10.0, "us") for plus in (0, 10)], [1, 0.5])
+
+    def test_compare_finds_rows_that_differ_and_a_machine_that_changed(self):
+        def write(name, native, forwarded):
+            return self.write(name, result(ways={"native": [[native, "us"]], "forwarded": [[forwarded, "us"]]}))
+
+        before = [write(f"before{i}", 10.0 + i, 20.0 + i) for i in range(3)]
+        for native, forwarded, status, lines in (
+            (11.5, 21.5, 0, ["0 of 1 rows differ; chance explains 0.1", "natively 0 of 1 rows differ"]),
+            (13.0, 21.5, 0, ["0 of 1 rows differ", "natively 1 of 1 rows differ"]),
+            (11.5, 23.0, 1, ["1 of 1 rows differ", "natively 0 of 1 rows differ"]),
+        ):
+            after = [write(f"after{i}", native + i / 10, forwarded + i / 10) for i in range(3)]
+            done = self.call("compare", "--before", *before, "--after", *after)
+            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+            for line in lines:
+                self.assertIn(line, done.stdout)
 
     def test_plot_draws_the_goals_of_each_section(self):
         for goals in ({"add_": GOAL}, {}):
