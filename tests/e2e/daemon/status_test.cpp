@@ -135,37 +135,36 @@ TEST(CommandLine, WrongArgumentsExitWithTwo) {
     EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "--help"})), 0);
 }
 
-struct BadSetting {
-    const char* text;
-    const char* expected;
-};
-
-class BadSettings : public ::testing::TestWithParam<BadSetting> {};
-
-TEST_P(BadSettings, AreReportedWithTheirLine) {
+TEST(CommandLine, BadSettingsAreReportedWithTheirLine) {
+    struct BadSetting {
+        const char* text;
+        const char* expected;
+    };
+    const BadSetting settings[] = {
+        {"listne = \"x\"\n", "2: there is no setting listne"},
+        {"[limits]\nsesions = 3\n", "3: there is no setting limits.sesions"},
+        {"[limits]\nsessions = \"3\"\n", "3: limits.sessions: must be a whole number"},
+        {"[limits]\nsessions = 0\n", "3: limits.sessions: must be a whole number"},
+        {"[limits]\nsession_memory = \"3 apples\"\n", "3: limits.session_memory:"},
+        {"[limits]\nsession_memory = \"0\"\n",
+         "3: limits.session_memory: must be more than 0, like \"8GiB\"; leave it out"},
+        {"[limits]\nsession_memory = 0\n", "3: limits.session_memory: must be more than 0"},
+        {"[limits]\nsession_memory = \"1KiB\"\n", "3: limits.session_memory: must be 2 MiB or more"},
+        {"listen = [\"127.0.0.1\", \"127.0.0.1:9470\"]\n", "2: listen: 127.0.0.1:9470 is given twice"},
+        {"[auth]\ntokens = [\"short\"]\n", "3: auth.tokens: a token must have"},
+        {"[auth]\ntokens = \"not-a-list\"\n", "3: auth.tokens: must be a list"},
+        {"listen = \n", "2:"},
+        {"[nothing]\na = 1\n", "2: there is no setting nothing"},
+    };
     const TemporaryFolder folder;
-    const auto config = folder.write("gpupoold.toml", std::string("# first line\n") + GetParam().text);
-    const auto end = run_program({GPUPOOLD, "--config", config});
-    EXPECT_EQ(exit_code(end), 2);
-    EXPECT_NE(end.errors.find(config + ":" + GetParam().expected), std::string::npos) << end.errors;
+    for (const BadSetting& setting : settings) {
+        SCOPED_TRACE(setting.text);
+        const auto config = folder.write("gpupoold.toml", std::string("# first line\n") + setting.text);
+        const auto end = run_program({GPUPOOLD, "--config", config});
+        EXPECT_EQ(exit_code(end), 2);
+        EXPECT_NE(end.errors.find(config + ":" + setting.expected), std::string::npos) << end.errors;
+    }
 }
-
-INSTANTIATE_TEST_SUITE_P(
-    All, BadSettings,
-    ::testing::Values(
-        BadSetting{"listne = \"x\"\n", "2: there is no setting listne"},
-        BadSetting{"[limits]\nsesions = 3\n", "3: there is no setting limits.sesions"},
-        BadSetting{"[limits]\nsessions = \"3\"\n", "3: limits.sessions: must be a whole number"},
-        BadSetting{"[limits]\nsessions = 0\n", "3: limits.sessions: must be a whole number"},
-        BadSetting{"[limits]\nsession_memory = \"3 apples\"\n", "3: limits.session_memory:"},
-        BadSetting{"[limits]\nsession_memory = \"0\"\n",
-                   "3: limits.session_memory: must be more than 0, like \"8GiB\"; leave it out"},
-        BadSetting{"[limits]\nsession_memory = 0\n", "3: limits.session_memory: must be more than 0"},
-        BadSetting{"[limits]\nsession_memory = \"1KiB\"\n", "3: limits.session_memory: must be 2 MiB or more"},
-        BadSetting{"listen = [\"127.0.0.1\", \"127.0.0.1:9470\"]\n", "2: listen: 127.0.0.1:9470 is given twice"},
-        BadSetting{"[auth]\ntokens = [\"short\"]\n", "3: auth.tokens: a token must have"},
-        BadSetting{"[auth]\ntokens = \"not-a-list\"\n", "3: auth.tokens: must be a list"},
-        BadSetting{"listen = \n", "2:"}, BadSetting{"[nothing]\na = 1\n", "2: there is no setting nothing"}));
 
 // Opening or reading a FIFO could block for ever.
 TEST(CommandLine, FifosAreRefusedWithoutBlocking) {
