@@ -30,16 +30,12 @@ set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 
-# The compiler cache, if it is installed. Paths below the source folder are hashed relative to it, so that clones share
-# the cache's objects; file names in debug information and __FILE__ are relative for the same reason. Comments are
-# hashed as well: ccache would otherwise take the precompiled header of a source in which only comments differ, and gcc,
-# which compares the files, would include the header a second time.
+# The compiler cache, if it is installed.
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(_ccache ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_COMMENTS=1
-              CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
-  set(CMAKE_C_COMPILER_LAUNCHER ${_ccache})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${_ccache})
+  set(_cached ${CMAKE_SOURCE_DIR}/cmake/compile-cached ${CMAKE_SOURCE_DIR} ${CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${_cached})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${_cached})
 endif()
 
 find_package(Threads REQUIRED)
