@@ -64,6 +64,17 @@ bool on_device(const Session& s, std::uint64_t address) {
     return range && (range->on_device() || s.host_mirrors.device_address(range->base) == range->base);
 }
 
+bool is_seen_at_once(const Session& s, CUdeviceptr address) {
+    if (s.host_mirrors.is_host(address)) {
+        return true;
+    }
+    if (!s.memory.may_be_host(address) && !s.memory.any_sync_memops()) {
+        return false;
+    }
+    const auto range = s.memory.find(address);
+    return range && (!range->on_device() || range->sync_memops);
+}
+
 namespace {
 
 bool holds(const MemoryRange& range, std::uint64_t address, std::uint64_t bytes) {

@@ -33,6 +33,10 @@ bool may_hold(const Session& s, std::uint64_t address, std::uint64_t bytes);
 // The same, but false if the client does not know the memory, so that only the driver can tell.
 bool surely_holds(const Session& s, std::uint64_t address, std::uint64_t bytes);
 
+// Must a synchronous copy or memset of the memory at this address be complete when the call returns? True for host
+// memory, which the program may read without a call, and for memory with CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
+bool is_seen_at_once(const Session& s, CUdeviceptr address);
+
 // Replaces the memory type UNIFIED by host or device. The same for pinned memory that was declared as device memory.
 void resolve_unified(const Session& s, CUDA_MEMCPY3D& c);
 

@@ -342,7 +342,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, std::size_t* psize, CUdevic
         return result;
     }
     const auto range = this_session().memory.find(dptr);
-    if (!range || !range->on_device()) {
+    if (!range) {
         return CUDA_ERROR_NOT_FOUND;
     }
     if (pbase != nullptr) {
@@ -514,8 +514,6 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
     if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    // The attribute is for devices that read GPU memory beside the driver. No device of this machine can reach the
-    // server's GPU, so only the value is kept.
     return this_session().memory.set_sync_memops(ptr, *static_cast<const int*>(value) != 0) ? CUDA_SUCCESS
                                                                                             : CUDA_ERROR_INVALID_VALUE;
 }

@@ -1,8 +1,10 @@
 // Memsets. They are deferred, so the client itself refuses what the driver would refuse at once. For memory that the
-// client does not know, the call waits for the driver's reply.
+// client does not know, the call waits for the driver's reply. A memset without Async of host memory, or of memory with
+// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, waits until it is complete.
 
 #include "client/calls/copy_shapes.h"
 #include "client/calls/handlers.h"
+#include "client/calls/streams.h"
 #include "client/core/dispatch/remote.h"
 
 namespace gpupool::client::entry {
@@ -46,14 +48,25 @@ CUresult set(const Extent& to, Arguments... arguments) {
     return remote_or_ask<Call>(is_known, to.destination, arguments...);
 }
 
+// The asynchronous call is sent if this one has to wait, since the driver would make the worker's dispatcher wait.
+template <class Call, class Asynchronous, class... Arguments>
+CUresult set_synchronously(const Extent& to, Arguments... arguments) {
+    if (!is_seen_at_once(this_session(), to.destination)) {
+        return set<Call>(to, arguments...);
+    }
+    const CUresult result = set<Asynchronous>(to, arguments..., CUstream{});
+    return result == CUDA_SUCCESS && !to.empty() ? synchronize_stream(nullptr) : result;
+}
+
 }  // namespace
 
 CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, std::size_t N) {
-    return set<calls::cuMemsetD8_v2>({dstDevice, 1, N}, uc, N);
+    return set_synchronously<calls::cuMemsetD8_v2, calls::cuMemsetD8Async>({dstDevice, 1, N}, uc, N);
 }
 CUresult cuMemsetD2D8_v2(CUdeviceptr dstDevice, std::size_t dstPitch, unsigned char uc, std::size_t Width,
                          std::size_t Height) {
-    return set<calls::cuMemsetD2D8_v2>({dstDevice, 1, Width, dstPitch, Height}, dstPitch, uc, Width, Height);
+    return set_synchronously<calls::cuMemsetD2D8_v2, calls::cuMemsetD2D8Async>({dstDevice, 1, Width, dstPitch, Height},
+                                                                               dstPitch, uc, Width, Height);
 }
 CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, std::size_t N, CUstream hStream) {
     return set<calls::cuMemsetD8Async>({dstDevice, 1, N}, uc, N, hStream);
@@ -63,11 +76,12 @@ CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, std::size_t dstPitch, unsigned
     return set<calls::cuMemsetD2D8Async>({dstDevice, 1, Width, dstPitch, Height}, dstPitch, uc, Width, Height, hStream);
 }
 CUresult cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, std::size_t N) {
-    return set<calls::cuMemsetD16_v2>({dstDevice, 2, N}, us, N);
+    return set_synchronously<calls::cuMemsetD16_v2, calls::cuMemsetD16Async>({dstDevice, 2, N}, us, N);
 }
 CUresult cuMemsetD2D16_v2(CUdeviceptr dstDevice, std::size_t dstPitch, unsigned short us, std::size_t Width,
                           std::size_t Height) {
-    return set<calls::cuMemsetD2D16_v2>({dstDevice, 2, Width, dstPitch, Height}, dstPitch, us, Width, Height);
+    return set_synchronously<calls::cuMemsetD2D16_v2, calls::cuMemsetD2D16Async>(
+        {dstDevice, 2, Width, dstPitch, Height}, dstPitch, us, Width, Height);
 }
 CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, std::size_t N, CUstream hStream) {
     return set<calls::cuMemsetD16Async>({dstDevice, 2, N}, us, N, hStream);
@@ -78,11 +92,12 @@ CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, std::size_t dstPitch, unsigne
                                           hStream);
 }
 CUresult cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned ui, std::size_t N) {
-    return set<calls::cuMemsetD32_v2>({dstDevice, 4, N}, ui, N);
+    return set_synchronously<calls::cuMemsetD32_v2, calls::cuMemsetD32Async>({dstDevice, 4, N}, ui, N);
 }
 CUresult cuMemsetD2D32_v2(CUdeviceptr dstDevice, std::size_t dstPitch, unsigned ui, std::size_t Width,
                           std::size_t Height) {
-    return set<calls::cuMemsetD2D32_v2>({dstDevice, 4, Width, dstPitch, Height}, dstPitch, ui, Width, Height);
+    return set_synchronously<calls::cuMemsetD2D32_v2, calls::cuMemsetD2D32Async>(
+        {dstDevice, 4, Width, dstPitch, Height}, dstPitch, ui, Width, Height);
 }
 CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned ui, std::size_t N, CUstream hStream) {
     return set<calls::cuMemsetD32Async>({dstDevice, 4, N}, ui, N, hStream);

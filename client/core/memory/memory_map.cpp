@@ -90,6 +90,9 @@ bool MemoryMap::set_sync_memops(std::uint64_t address, bool on) {
         return false;
     }
     it->second.sync_memops = on;
+    if (on) {
+        any_sync_memops_.store(true, std::memory_order_release);
+    }
     return true;
 }
 

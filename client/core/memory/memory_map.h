@@ -34,8 +34,8 @@ struct MemoryRange {
     CUdevice device = 0;
     ContextState* context = nullptr;
     unsigned flags = 0;
-    std::uint64_t id = 0;  // CU_POINTER_ATTRIBUTE_BUFFER_ID
-    bool sync_memops = false;
+    std::uint64_t id = 0;         // CU_POINTER_ATTRIBUTE_BUFFER_ID
+    bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
     CUmemoryPool pool = nullptr;  // of stream-ordered memory; null: the device's current one
 
     [[nodiscard]] bool on_device() const { return kind != MemoryKind::pinned && kind != MemoryKind::registered; }
@@ -59,6 +59,8 @@ class MemoryMap {
                address < host_end_.load(std::memory_order_acquire);
     }
     bool set_sync_memops(std::uint64_t address, bool on);
+    // False if set_sync_memops() never turned it on for any memory. Takes no lock.
+    [[nodiscard]] bool any_sync_memops() const { return any_sync_memops_.load(std::memory_order_acquire); }
 
   private:
     mutable SharedMutex mutex_;
@@ -67,6 +69,7 @@ class MemoryMap {
     std::pmr::map<std::uint64_t, MemoryRange> ranges_ GP_GUARDED_BY(mutex_){&nodes_};
     std::uint64_t next_id_ GP_GUARDED_BY(mutex_) = 1;
     std::atomic<std::uint64_t> host_begin_{~std::uint64_t{0}}, host_end_{0};  // bounds of all host memory so far
+    std::atomic<bool> any_sync_memops_{false};
 };
 
 }  // namespace gpupool::client

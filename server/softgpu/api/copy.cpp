@@ -376,7 +376,14 @@ CUresult run_fill(const CUDA_MEMSET_NODE_PARAMS& fill) {
     return CUDA_SUCCESS;
 }
 
-CUresult submit_fill(CUstream handle, const CUDA_MEMSET_NODE_PARAMS& fill) {
+bool is_seen_at_once(std::uint64_t address) {
+    Allocation found;
+    return state().allocations.find(address, found) &&
+           (found.kind == MemoryKind::host || found.kind == MemoryKind::registered ||
+            found.kind == MemoryKind::managed || found.sync_memops);
+}
+
+CUresult submit_fill(CUstream handle, const CUDA_MEMSET_NODE_PARAMS& fill, bool wait) {
     SOFTGPU_STREAM(handle, stream);
     if (const CUresult error = check_fill(fill); error != CUDA_SUCCESS) {
         return error;
@@ -389,8 +396,12 @@ CUresult submit_fill(CUstream handle, const CUDA_MEMSET_NODE_PARAMS& fill) {
     if (fill.width == 0 || fill.height == 0) {
         return CUDA_SUCCESS;
     }
-    submit_ordered(stream, [fill]() -> CUresult { return run_fill(fill); });
-    return CUDA_SUCCESS;
+    const std::uint64_t sequence = submit_ordered(stream, [fill]() -> CUresult { return run_fill(fill); });
+    if (!wait) {
+        return CUDA_SUCCESS;
+    }
+    stream->wait(sequence);
+    return stream->context.status();
 }
 
 }  // namespace gpupool::softgpu

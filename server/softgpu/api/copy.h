@@ -31,9 +31,12 @@ CUresult check_copy(Copy& copy);
 CUresult run_copy(const Copy& copy, const Context& context);
 CUresult submit_copy(CUstream stream, const CUDA_MEMCPY3D& description, bool wait);
 CUresult submit_rows(CUstream stream, const Rows& rows, Side from, Side to, bool wait);
+// Must a synchronous call that uses this address wait for its stream? Yes for host and managed memory, and with
+// SYNC_MEMOPS.
+bool is_seen_at_once(std::uint64_t address);
 
 CUresult check_fill(const CUDA_MEMSET_NODE_PARAMS& fill);
 CUresult run_fill(const CUDA_MEMSET_NODE_PARAMS& fill);
-CUresult submit_fill(CUstream stream, const CUDA_MEMSET_NODE_PARAMS& fill);
+CUresult submit_fill(CUstream stream, const CUDA_MEMSET_NODE_PARAMS& fill, bool wait);
 
 }  // namespace gpupool::softgpu

@@ -49,19 +49,19 @@ CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* copy, CUstream stream, bool wait
 
 CUresult fill(CUstream stream, CUdeviceptr to, std::size_t pitch, unsigned value, unsigned element, std::size_t width,
               std::size_t height) {
-    return submit_fill(stream, {to, pitch, value, element, width, height});
+    return submit_fill(stream, {to, pitch, value, element, width, height}, false);
 }
 
 // Calls without a stream work on the legacy stream, so they violate captures of blocking streams only.
 CUresult fill_now(CUdeviceptr to, std::size_t pitch, unsigned value, unsigned element, std::size_t width,
                   std::size_t height) {
     SOFTGPU_READY();
-    return fill(nullptr, to, pitch, value, element, width, height);
+    return submit_fill(nullptr, {to, pitch, value, element, width, height}, is_seen_at_once(to));
 }
 
 CUresult copy_now(const Rows& rows, Side from, Side to, bool wait) {
     SOFTGPU_READY();
-    return submit_rows(nullptr, rows, from, to, wait);
+    return submit_rows(nullptr, rows, from, to, wait || is_seen_at_once(rows.from) || is_seen_at_once(rows.to));
 }
 
 // A copy between part of a one-dimensional array and another place.

@@ -137,7 +137,7 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
                 return CUDA_ERROR_INVALID_VALUE;
             }
             return put(reinterpret_cast<void*>(pointer));
-        case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put(found.sync_memops ? 1U : 0U);
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return put(0U);
         case CU_POINTER_ATTRIBUTE_BUFFER_ID: return put(found.id);
@@ -319,15 +319,15 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdevi
     return CUDA_SUCCESS;
 }
 
-// Accepts SYNC_MEMOPS without effect: all copies that may be synchronous are.
 CUresult CUDAAPI cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
     SOFTGPU_CONTEXT(context);
     SOFTGPU_NOT_WHILE_CAPTURING();
     if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    Allocation found;
-    return state().allocations.find(pointer, found) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return state().allocations.set_sync_memops(pointer, *static_cast<const int*>(value) != 0)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {

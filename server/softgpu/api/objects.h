@@ -306,6 +306,7 @@ struct Allocation {
     std::shared_ptr<GraphMemory> graph_memory;  // set: the range belongs to a graph's memory
     std::uint64_t readers = 0;                  // of a mapping: bit per device that may read and write
     std::uint64_t writers = 0;
+    bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
 };
 
 // Every allocation that has an address.
@@ -313,6 +314,7 @@ class Allocations {
   public:
     void add(const Allocation& allocation);
     bool find(std::uint64_t address, Allocation& found) const;
+    bool set_sync_memops(std::uint64_t address, bool on);
     bool remove(std::uint64_t begin, Allocation& removed);
     std::vector<Allocation> remove_of(const Context* context);
 

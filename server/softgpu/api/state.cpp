@@ -265,17 +265,38 @@ void Allocations::add(const Allocation& allocation) {
     AddressSpace::instance().add(allocation.begin, allocation.size_bytes, access_of(allocation));
 }
 
-bool Allocations::find(std::uint64_t address, Allocation& found) const {
-    const SharedLock lock(mutex_);
-    auto at = by_begin_.upper_bound(address);
-    if (at == by_begin_.begin()) {
-        return false;
+namespace {
+
+// The entry of the allocation that contains the address, or end().
+template <class Map>
+auto containing(Map& by_begin, std::uint64_t address) {
+    auto at = by_begin.upper_bound(address);
+    if (at == by_begin.begin()) {
+        return by_begin.end();
     }
     --at;
-    if (address - at->second.begin >= at->second.size_bytes) {
+    return address - at->second.begin < at->second.size_bytes ? at : by_begin.end();
+}
+
+}  // namespace
+
+bool Allocations::find(std::uint64_t address, Allocation& found) const {
+    const SharedLock lock(mutex_);
+    const auto at = containing(by_begin_, address);
+    if (at == by_begin_.end()) {
         return false;
     }
     found = at->second;
+    return true;
+}
+
+bool Allocations::set_sync_memops(std::uint64_t address, bool on) {
+    const Lock lock(mutex_);
+    const auto at = containing(by_begin_, address);
+    if (at == by_begin_.end()) {
+        return false;
+    }
+    at->second.sync_memops = on;
     return true;
 }
 
