@@ -105,8 +105,8 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
     return s.transfers.wait_sent(transfer) ? CUDA_SUCCESS : kSessionLost;
 }
 
-bool is_seen_at_once(const Session& s, CUmemorytype type, CUdeviceptr address) {
-    return type == CU_MEMORYTYPE_DEVICE && client::is_seen_at_once(s, address);
+bool side_is_seen_at_once(const Session& s, CUmemorytype type, CUdeviceptr address) {
+    return type == CU_MEMORYTYPE_DEVICE && is_seen_at_once(s, address);
 }
 
 // May work of other streams use the destination of a synchronous copy to the device, so that the call has to wait until
@@ -227,7 +227,7 @@ CUresult copy_plain(CUdeviceptr dst, Side dst_side, CUdeviceptr src, Side src_si
     const void* const host_src = reinterpret_cast<const void*>(src);
     if (route.to_device && route.from_device) {
         const CUresult sent = remote<calls::cuMemcpyDtoDAsync_v2>(dst, src, bytes, stream);
-        const bool seen = !asynchronous && (client::is_seen_at_once(*s, dst) || client::is_seen_at_once(*s, src));
+        const bool seen = !asynchronous && (is_seen_at_once(*s, dst) || is_seen_at_once(*s, src));
         return end_copy(sent, seen, stream);
     }
     if (capturing) {
@@ -235,7 +235,7 @@ CUresult copy_plain(CUdeviceptr dst, Side dst_side, CUdeviceptr src, Side src_si
     }
     if (route.to_device) {
         const CUresult sent = to_device(*s, dst, host_src, bytes, stream, asynchronous);
-        return end_copy(sent, !asynchronous && (others_see() || client::is_seen_at_once(*s, dst)), stream);
+        return end_copy(sent, !asynchronous && (others_see() || is_seen_at_once(*s, dst)), stream);
     }
     if (route.from_device) {
         return from_device(*s, host_dst, src, bytes, stream, !asynchronous || !pinned(*s, host_dst));
@@ -368,15 +368,15 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
             return result;
         }
         const CUresult sent = shaped_to_device(*s, c, bytes, stream, reading.late);
-        const bool seen = !asynchronous && (others_see() || is_seen_at_once(*s, c.dstMemoryType, c.dstDevice));
+        const bool seen = !asynchronous && (others_see() || side_is_seen_at_once(*s, c.dstMemoryType, c.dstDevice));
         return end_copy(sent, seen, stream);
     }
     if (to_host) {
         return shaped_from_device(*s, c, bytes, stream, !asynchronous || !pinned(*s, c.dstHost));
     }
     const CUresult sent = remote<calls::gpCopyShapedOnDevice>(&c, stream);
-    const bool seen = !asynchronous && (is_seen_at_once(*s, c.srcMemoryType, c.srcDevice) ||
-                                        is_seen_at_once(*s, c.dstMemoryType, c.dstDevice));
+    const bool seen = !asynchronous && (side_is_seen_at_once(*s, c.srcMemoryType, c.srcDevice) ||
+                                        side_is_seen_at_once(*s, c.dstMemoryType, c.dstDevice));
     return end_copy(sent, seen, stream);
 }
 

@@ -81,17 +81,6 @@ void one_dimension(const Device& device, size_t bytes) {
     DRIVER_OK(cuStreamDestroy(stream));
 }
 
-template <class Function>
-Function per_thread_form(const char* name) {
-    void* address = nullptr;
-    CUdriverProcAddressQueryResult status{};
-    DRIVER_OK(cuGetProcAddress(name, &address, 13000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status));
-    if (address == nullptr) {
-        give_up(name, "no per-thread form", __FILE__, __LINE__);
-    }
-    return reinterpret_cast<Function>(address);
-}
-
 void per_thread(size_t bytes) {
     const auto in = per_thread_form<decltype(&cuMemcpyHtoD)>("cuMemcpyHtoD");
     const auto across = per_thread_form<decltype(&cuMemcpyDtoDAsync)>("cuMemcpyDtoDAsync");

@@ -87,6 +87,19 @@ CUresult launch(CUfunction function, unsigned blocks, unsigned threads, CUstream
     return cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, addresses, nullptr);
 }
 
+// The per-thread form of a call, as Function, a function pointer.
+template <class Function>
+Function per_thread_form(const char* name) {
+    void* address = nullptr;
+    CUdriverProcAddressQueryResult status{};
+    driver_ok(cuGetProcAddress(name, &address, 13000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status), name,
+              __FILE__, __LINE__);
+    if (address == nullptr) {
+        give_up(name, "no per-thread form", __FILE__, __LINE__);
+    }
+    return reinterpret_cast<Function>(address);
+}
+
 // The kernel `spin` ends by itself after this many rounds, some ten seconds, if nothing releases it.
 constexpr unsigned kSpinLimit = 40'000'000;
 

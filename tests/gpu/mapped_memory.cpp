@@ -11,7 +11,6 @@
 #include <cstring>
 #include <functional>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
 #include "tests/gpu/driver.h"
@@ -194,14 +193,6 @@ void memsets_and_copies(const Work& work) {
     DRIVER_OK(cuMemFree(block));
 }
 
-template <class Function>
-Function* per_thread(const char* name) {
-    void* address = nullptr;
-    CUdriverProcAddressQueryResult status{};
-    DRIVER_OK(cuGetProcAddress(name, &address, 13000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status));
-    return reinterpret_cast<Function*>(address);
-}
-
 // Keeps a stream busy for a moment.
 struct Busy {
     std::atomic<bool> over{false};
@@ -233,11 +224,11 @@ void complete_on_return(const char* what, CUdeviceptr memory, const std::functio
     };
     const auto word = [&] { return value * 0x01010101u; };
     const auto half = [&] { return static_cast<unsigned short>(word()); };
-    for (const bool per_thread_form : {false, true}) {
+    for (const bool per_thread : {false, true}) {
         const auto pick = [=](auto* legacy, const char* name) {
-            return per_thread_form ? per_thread<std::remove_pointer_t<decltype(legacy)>>(name) : legacy;
+            return per_thread ? per_thread_form<decltype(legacy)>(name) : legacy;
         };
-        const CUstream stream = per_thread_form ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+        const CUstream stream = per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
         auto* const d8 = pick(&cuMemsetD8, "cuMemsetD8");
         auto* const d16 = pick(&cuMemsetD16, "cuMemsetD16");
         auto* const d32 = pick(&cuMemsetD32, "cuMemsetD32");

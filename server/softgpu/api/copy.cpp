@@ -237,8 +237,7 @@ namespace {
 bool crosses(const Copy& copy) {
     const auto on_host = [](Side side, std::uint64_t address) {
         Allocation found;
-        return side == Side::host || (state().allocations.find(address, found) &&
-                                      (found.kind == MemoryKind::host || found.kind == MemoryKind::registered));
+        return side == Side::host || (state().allocations.find(address, found) && found.on_host());
     };
     return on_host(copy.from, copy.rows.from) != on_host(copy.to, copy.rows.to);
 }
@@ -379,8 +378,7 @@ CUresult run_fill(const CUDA_MEMSET_NODE_PARAMS& fill) {
 bool is_seen_at_once(std::uint64_t address) {
     Allocation found;
     return state().allocations.find(address, found) &&
-           (found.kind == MemoryKind::host || found.kind == MemoryKind::registered ||
-            found.kind == MemoryKind::managed || found.sync_memops);
+           (found.on_host() || found.kind == MemoryKind::managed || found.sync_memops);
 }
 
 CUresult submit_fill(CUstream handle, const CUDA_MEMSET_NODE_PARAMS& fill, bool wait) {

@@ -126,7 +126,7 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
         }
         found = {range.begin, range.end - range.begin, MemoryKind::device, nullptr, 0, 0, 0, 0, nullptr, nullptr};
     }
-    const bool host = found.kind == MemoryKind::host || found.kind == MemoryKind::registered;
+    const bool host = found.on_host();
     switch (attribute) {
         case CU_POINTER_ATTRIBUTE_CONTEXT: return put(reinterpret_cast<CUcontext>(found.context));
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:

@@ -307,6 +307,8 @@ struct Allocation {
     std::uint64_t readers = 0;                  // of a mapping: bit per device that may read and write
     std::uint64_t writers = 0;
     bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+
+    [[nodiscard]] bool on_host() const { return kind == MemoryKind::host || kind == MemoryKind::registered; }
 };
 
 // Every allocation that has an address.
