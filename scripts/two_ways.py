@@ -154,7 +154,13 @@ def through_gpupool(bundle, server, command):
 
 
 HIDE_GPU = """
-for place in /usr/local/nvidia /proc/driver/nvidia /dev/nvidia-caps; do
+nvidia=0x10de
+for device in /sys/bus/pci/devices/*; do
+    # Its folder must not exist, so everything beside it disappears as well.
+    [ "$(cat "$device/vendor" 2>/dev/null)" != $nvidia ] ||
+        mount -t tmpfs none "$(readlink -f "$device/..")" || exit 125
+done
+for place in /usr/local/nvidia /proc/driver/nvidia /dev/nvidia-caps /sys/module/nvidia*; do
     [ ! -d "$place" ] || mount -t tmpfs none "$place" || exit 125
 done
 for file in /dev/nvidia[0-9]* /dev/nvidiactl /dev/nvidia-* /usr/lib/*/libcuda.so* /usr/lib/*/libnvidia-ml.so*; do
@@ -166,7 +172,7 @@ exec "$@"
 
 def without_gpu(command):
     """The command line that runs `command` as on a machine without a GPU: in a mount namespace where the driver's
-    device files and libraries are hidden. Needs root.
+    files, its device files and the GPUs under /sys are hidden. Needs root.
     """
     return ["unshare", "--mount", "sh", "-c", HIDE_GPU, "sh", *command]
 

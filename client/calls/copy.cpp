@@ -78,12 +78,15 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
         result != CUDA_SUCCESS) {
         return result;
     }
+    const std::span data(static_cast<const std::byte*>(source), bytes);
+    if (!reading.late) {
+        give_found_to_gpu(s, data, destination);
+    }
     if (bytes <= codec::kMaxInlineBytes && !reading.late) {
         touch(source, bytes);
         return remote<calls::gpCopyToDevice>(destination, bytes, std::uint64_t{0}, std::uint64_t{0},
                                              static_cast<const unsigned char*>(source), bytes, stream);
     }
-    const std::span data(static_cast<const std::byte*>(source), bytes);
     // Send ahead only if the worker is not busy: otherwise the data would only occupy its memory. The data follows its
     // command, so this is not possible if the call waits for the command's reply.
     const Transfers::Ahead ahead = !reading.late && s.worker_is_near() && !waits_for_all_replies(s, this_thread())
@@ -190,6 +193,21 @@ Place place_of(const Session& s, CUdeviceptr address, Side side) {
     return side == Side::device && !s.memory.find(address) ? Place::unknown : Place::host;
 }
 
+bool is_hosts(const Session& s, Place place, CUdeviceptr address) {
+    return place == Place::host || place == Place::shared ||
+           (place == Place::device && is_gpus_host_memory(s, address));
+}
+
+// A copy from host to host memory is complete when the call returns, in every call. The driver would wait for it, so
+// the client copies itself.
+CUresult copy_on_host(std::uint64_t dst, std::uint64_t src, std::size_t bytes, CUstream stream) {
+    const CUresult result = synchronize_stream(stream);
+    if (result == CUDA_SUCCESS) {
+        std::memmove(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), bytes);
+    }
+    return result;
+}
+
 // Which ends of a copy the GPU reads and writes; the client does the others.
 struct Route {
     bool to_device, from_device;
@@ -220,7 +238,11 @@ CUresult copy_plain(CUdeviceptr dst, Side dst_side, CUdeviceptr src, Side src_si
         return CUDA_ERROR_INVALID_VALUE;
     }
     const bool capturing = captures(*s, stream);
-    const Route route = route_of(place_of(*s, dst, dst_side), place_of(*s, src, src_side), capturing);
+    const Place to = place_of(*s, dst, dst_side), from = place_of(*s, src, src_side);
+    if (!capturing && is_hosts(*s, to, dst) && is_hosts(*s, from, src)) {
+        return copy_on_host(s->host_mirrors.program_address(dst), s->host_mirrors.program_address(src), bytes, stream);
+    }
+    const Route route = route_of(to, from, capturing);
     const WaitForReplies until_known(route.to_ask);
     const bool asynchronous = waiting == Waiting::as_asynchronous;
     void* const host_dst = reinterpret_cast<void*>(dst);
@@ -237,14 +259,7 @@ CUresult copy_plain(CUdeviceptr dst, Side dst_side, CUdeviceptr src, Side src_si
         const CUresult sent = to_device(*s, dst, host_src, bytes, stream, asynchronous);
         return end_copy(sent, !asynchronous && (others_see() || is_seen_at_once(*s, dst)), stream);
     }
-    if (route.from_device) {
-        return from_device(*s, host_dst, src, bytes, stream, !asynchronous || !pinned(*s, host_dst));
-    }
-    const CUresult result = synchronize_stream(stream);
-    if (result == CUDA_SUCCESS) {
-        std::memmove(host_dst, host_src, bytes);
-    }
-    return result;
+    return from_device(*s, host_dst, src, bytes, stream, !asynchronous || !pinned(*s, host_dst));
 }
 
 // ---- shaped copies
@@ -281,11 +296,13 @@ CUresult shaped_to_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t bytes,
             std::vector<std::byte>& packed = this_thread().packed_rows;
             packed.resize(bytes);
             pack(0, packed);
+            give_found_to_gpu(s, packed, c.dstDevice + c.dstXInBytes);
             return remote<calls::gpCopyShapedToDevice>(
                 &c, std::uint64_t{0}, reinterpret_cast<const unsigned char*>(packed.data()), bytes, stream);
         }
         std::vector<std::byte> packed(bytes);
         pack(0, packed);
+        give_found_to_gpu(s, packed, c.dstDevice + c.dstXInBytes);
         transfer = s.transfers.begin_upload(std::move(packed));
     }
     const CUresult result = remote<calls::gpCopyShapedToDevice>(
@@ -310,10 +327,22 @@ CUresult shaped_from_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t byte
     return send_copy_out<calls::gpCopyShapedFromDevice>(s, transfer, wait, stream, &c);
 }
 
-// The GPU itself reads and writes shared host memory, in stream order.
-void use_shared_memory(const Session& s, CUDA_MEMCPY3D& c) {
-    if (c.srcMemoryType == CU_MEMORYTYPE_HOST && c.dstMemoryType == CU_MEMORYTYPE_HOST) {
-        return;  // the GPU takes no part in it
+// The client makes copies from host to host memory. In others the GPU itself reads and writes shared host memory, in
+// stream order.
+void choose_sides(const Session& s, CUDA_MEMCPY3D& c) {
+    const auto is_on_host = [&s](CUmemorytype type, CUdeviceptr device) {
+        return type == CU_MEMORYTYPE_HOST || (type == CU_MEMORYTYPE_DEVICE && is_gpus_host_memory(s, device));
+    };
+    if (is_on_host(c.srcMemoryType, c.srcDevice) && is_on_host(c.dstMemoryType, c.dstDevice)) {
+        const auto take = [&s](CUmemorytype& type, CUdeviceptr device, auto& host) {
+            if (type == CU_MEMORYTYPE_DEVICE) {
+                type = CU_MEMORYTYPE_HOST;
+                host = reinterpret_cast<void*>(s.host_mirrors.program_address(device));
+            }
+        };
+        take(c.srcMemoryType, c.srcDevice, c.srcHost);
+        take(c.dstMemoryType, c.dstDevice, c.dstHost);
+        return;
     }
     const auto use = [&s](CUmemorytype& type, CUdeviceptr& device, const void* host) {
         if (type == CU_MEMORYTYPE_HOST && s.host_mirrors.is_shared(address_of(host))) {
@@ -341,7 +370,7 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     if (captures(*s, stream)) {
         return capture_copy(c, false, stream);
     }
-    use_shared_memory(*s, c);
+    choose_sides(*s, c);
     const bool from_host = c.srcMemoryType == CU_MEMORYTYPE_HOST, to_host = c.dstMemoryType == CU_MEMORYTYPE_HOST;
     if ((from_host && c.srcPitch != 0 && c.srcPitch < c.WidthInBytes + c.srcXInBytes && c.Height > 1) ||
         (to_host && c.dstPitch != 0 && c.dstPitch < c.WidthInBytes + c.dstXInBytes && c.Height > 1)) {
@@ -482,9 +511,14 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std:
     if (result != CUDA_SUCCESS || ByteCount == 0) {
         return result;
     }
-    return may_copy(*s, dstDevice, srcDevice, ByteCount)
-               ? remote<calls::cuMemcpyDtoDAsync_v2>(dstDevice, srcDevice, ByteCount, hStream)
-               : CUDA_ERROR_INVALID_VALUE;
+    if (!may_copy(*s, dstDevice, srcDevice, ByteCount)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (is_gpus_host_memory(*s, dstDevice) && is_gpus_host_memory(*s, srcDevice)) {
+        return copy_plain(dstDevice, Side::device, srcDevice, Side::device, ByteCount, hStream,
+                          Waiting::as_asynchronous);
+    }
+    return remote<calls::cuMemcpyDtoDAsync_v2>(dstDevice, srcDevice, ByteCount, hStream);
 }
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* pCopy) {
     return copy_2d(pCopy, nullptr, Waiting::as_synchronous);

@@ -64,33 +64,42 @@ bool on_device(const Session& s, std::uint64_t address) {
     return range && (range->on_device() || s.host_mirrors.device_address(range->base) == range->base);
 }
 
-bool is_seen_at_once(const Session& s, CUdeviceptr address) {
+bool is_gpus_host_memory(const Session& s, CUdeviceptr address) {
+    if (s.window.contains(address)) {
+        return false;
+    }
     if (s.host_mirrors.is_host(address)) {
         return true;
     }
-    if (!s.memory.may_be_host(address) && !s.memory.any_sync_memops()) {
-        return false;
+    const auto range = s.memory.may_be_host(address) ? s.memory.find(address) : std::nullopt;
+    return range && !range->on_device();
+}
+
+bool is_seen_at_once(const Session& s, CUdeviceptr address) {
+    if (is_gpus_host_memory(s, address)) {
+        return true;
     }
-    const auto range = s.memory.find(address);
-    return range && (!range->on_device() || range->sync_memops);
+    const auto range = s.memory.any_sync_memops() ? s.memory.find(address) : std::nullopt;
+    return range && range->sync_memops;
 }
 
 namespace {
 
-bool holds(const MemoryRange& range, std::uint64_t address, std::uint64_t bytes) {
-    return range.kind != MemoryKind::device || bytes <= range.base + range.bytes - address;
+bool holds(const Session& s, const MemoryRange& range, std::uint64_t address, std::uint64_t bytes) {
+    const bool ends_here = range.kind == MemoryKind::device || !range.on_device() || s.host_mirrors.is_host(range.base);
+    return !ends_here || bytes <= range.base + range.bytes - address;
 }
 
 }  // namespace
 
 bool may_hold(const Session& s, std::uint64_t address, std::uint64_t bytes) {
     const auto range = s.memory.find(address);
-    return range ? holds(*range, address, bytes) : !s.window.contains(address);
+    return range ? holds(s, *range, address, bytes) : !s.window.contains(address);
 }
 
 bool surely_holds(const Session& s, std::uint64_t address, std::uint64_t bytes) {
     const auto range = s.memory.find(address);
-    return range && holds(*range, address, bytes);
+    return range && holds(s, *range, address, bytes);
 }
 
 namespace {

@@ -33,6 +33,9 @@ bool may_hold(const Session& s, std::uint64_t address, std::uint64_t bytes);
 // The same, but false if the client does not know the memory, so that only the driver can tell.
 bool surely_holds(const Session& s, std::uint64_t address, std::uint64_t bytes);
 
+// Is it an address of host memory that CUDA knows: allocated, registered, or where the GPU sees such memory?
+bool is_gpus_host_memory(const Session& s, CUdeviceptr address);
+
 // Must a synchronous copy or memset of the memory at this address be complete when the call returns? True for host
 // memory, which the program may read without a call, and for memory with CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
 bool is_seen_at_once(const Session& s, CUdeviceptr address);

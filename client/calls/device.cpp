@@ -115,6 +115,7 @@ CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev) 
         case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:
         case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY: *pi = 0; return CUDA_SUCCESS;
         default: return device->attributes.get(attrib, pi);

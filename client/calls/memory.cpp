@@ -357,7 +357,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, std::size_t* psize, CUdevic
 // ---- host memory
 
 CUresult cuMemAllocHost_v2(void** pp, std::size_t bytesize) {
-    return allocate_host(pp, bytesize, CU_MEMHOSTALLOC_PORTABLE);
+    return allocate_host(pp, bytesize, 0);
 }
 
 CUresult cuMemHostAlloc(void** pp, std::size_t bytesize, unsigned Flags) {
@@ -433,10 +433,14 @@ CUresult cuMemHostGetFlags(unsigned* pFlags, void* p) {
         return result;
     }
     const auto range = s->memory.find(reinterpret_cast<std::uint64_t>(p));
-    if (pFlags == nullptr || !range || range->kind != MemoryKind::pinned) {
+    if (pFlags == nullptr || !range || range->on_device()) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *pFlags = range->flags | CU_MEMHOSTALLOC_DEVICEMAP;
+    // All host memory is mapped. The flags of both calls have the same bits; of registered memory the driver returns
+    // only one.
+    const unsigned returned =
+        range->kind == MemoryKind::pinned ? range->flags : range->flags & CU_MEMHOSTREGISTER_PORTABLE;
+    *pFlags = returned | CU_MEMHOSTALLOC_DEVICEMAP;
     return CUDA_SUCCESS;
 }
 

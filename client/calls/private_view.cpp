@@ -101,7 +101,7 @@ void start_session(Session& session) {
     session.heaps_are_made.store(true, std::memory_order_release);
     session.host_functions.start([&session](std::uint64_t ticket) {
         if (session.host_mirrors.any()) {
-            publish_host_memory(session);
+            send_host_changes(session);
         }
         // Not remote(): this thread may not make CUDA calls, but must report.
         static_assert(codec::is_core_call<calls::gpHostFunctionDone>);

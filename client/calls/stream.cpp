@@ -493,10 +493,11 @@ CUresult operate(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* 
 template <class Call, class Value>
 CUresult operate_on(CUstream stream, CUdeviceptr address, Value value, unsigned int flags, unsigned int usual_flags) {
     CUresult result = CUDA_SUCCESS;
-    const Session* const s = session(result);
+    Session* const s = session(result);
     if (s == nullptr) {
         return result;
     }
+    give_to_gpu(*s, value);  // it may be an address
     const bool surely_taken =
         address % sizeof(Value) == 0 && (flags & ~usual_flags) == 0 && surely_holds(*s, address, sizeof(Value));
     return remote_or_ask<Call>(surely_taken, stream, address, value, flags);

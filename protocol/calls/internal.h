@@ -162,6 +162,9 @@ CUresult gpEventRecord(CUevent hEvent, CUstream hStream, std::uint64_t record);
 // stream is outstanding: another is ignored until the notice for the first has been sent.
 CUresult gpStreamWatch(CUstream stream);
 
+// Exports memory of cuMemCreate and imports it again, as a program does that passes a descriptor on within its process.
+CUresult gpMemReopen(CUmemGenericAllocationHandle given, CUmemGenericAllocationHandle* handle);
+
 // ---- mapped host memory
 
 // Creates a mirror: memory of the worker at the same address, zero-filled and registered with the driver in `context`.

@@ -193,92 +193,6 @@ void memsets_and_copies(const Work& work) {
     DRIVER_OK(cuMemFree(block));
 }
 
-// Keeps a stream busy for a moment.
-struct Busy {
-    std::atomic<bool> over{false};
-
-    void start(CUstream stream) {
-        over = false;
-        DRIVER_OK(cuLaunchHostFunc(
-            stream,
-            [](void* self) {
-                std::this_thread::sleep_for(std::chrono::milliseconds(20));
-                static_cast<Busy*>(self)->over = true;
-            },
-            this));
-    }
-};
-
-// The calls without Async, in both default streams: when they return, the work is done, also that before them.
-void complete_on_return(const char* what, CUdeviceptr memory, const std::function<bool(unsigned char)>& holds) {
-    Busy busy;
-    unsigned char value = 0;
-    const auto expect = [&](const char* form, CUstream stream, auto set) {
-        value++;
-        busy.start(stream);
-        DRIVER_OK(set());
-        const bool over = busy.over, there = holds(value);
-        DRIVER_OK(cuStreamSynchronize(stream));
-        check(over && there, "%s of %s, %s: complete on return (earlier work %d, its own %d)", form, what,
-              stream == CU_STREAM_LEGACY ? "legacy stream" : "per-thread stream", over, there);
-    };
-    const auto word = [&] { return value * 0x01010101u; };
-    const auto half = [&] { return static_cast<unsigned short>(word()); };
-    for (const bool per_thread : {false, true}) {
-        const auto pick = [=](auto* legacy, const char* name) {
-            return per_thread ? per_thread_form<decltype(legacy)>(name) : legacy;
-        };
-        const CUstream stream = per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
-        auto* const d8 = pick(&cuMemsetD8, "cuMemsetD8");
-        auto* const d16 = pick(&cuMemsetD16, "cuMemsetD16");
-        auto* const d32 = pick(&cuMemsetD32, "cuMemsetD32");
-        auto* const d2d8 = pick(&cuMemsetD2D8, "cuMemsetD2D8");
-        auto* const d2d16 = pick(&cuMemsetD2D16, "cuMemsetD2D16");
-        auto* const d2d32 = pick(&cuMemsetD2D32, "cuMemsetD2D32");
-        expect("cuMemsetD8", stream, [&] { return d8(memory, value, 1024); });
-        expect("cuMemsetD16", stream, [&] { return d16(memory, half(), 512); });
-        expect("cuMemsetD32", stream, [&] { return d32(memory, word(), 256); });
-        expect("cuMemsetD2D8", stream, [&] { return d2d8(memory, 256, value, 256, 4); });
-        expect("cuMemsetD2D16", stream, [&] { return d2d16(memory, 256, half(), 128, 4); });
-        expect("cuMemsetD2D32", stream, [&] { return d2d32(memory, 256, word(), 64, 4); });
-    }
-}
-
-void synchronous_memsets(const Work&) {
-    const auto holds = [](const unsigned* words) {
-        return [=](unsigned char value) {
-            return std::all_of(words, words + 256, [=](unsigned word) { return word == value * 0x01010101u; });
-        };
-    };
-    const Pinned mapped(1024), pinned(1024, 0);
-    complete_on_return("mapped host memory", address_of(mapped.get()), holds(mapped.get()));
-    complete_on_return("pinned host memory", address_of(pinned.get()), holds(pinned.get()));
-    void* const own = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    DRIVER_OK(cuMemHostRegister(own, 4096, CU_MEMHOSTREGISTER_DEVICEMAP));
-    complete_on_return("registered host memory", address_of(own), holds(static_cast<unsigned*>(own)));
-    DRIVER_OK(cuMemHostUnregister(own));
-    munmap(own, 4096);
-
-    CUdeviceptr block = 0, other = 0;
-    DRIVER_OK(cuMemAlloc(&block, 4096));
-    DRIVER_OK(cuMemAlloc(&other, 4096));
-    const int on = 1;
-    DRIVER_OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block));
-    complete_on_return("memory with SYNC_MEMOPS", block, [](unsigned char) { return true; });
-    Busy busy;
-    const auto copied = [&](const char* what, auto copy) {
-        busy.start(CU_STREAM_LEGACY);
-        DRIVER_OK(copy());
-        check(busy.over, "%s memory with SYNC_MEMOPS: complete on return", what);
-        DRIVER_OK(cuStreamSynchronize(CU_STREAM_LEGACY));
-    };
-    copied("a copy to", [&] { return cuMemcpyDtoD(block, other, 1024); });
-    copied("a copy from", [&] { return cuMemcpyDtoD(other, block, 1024); });
-    copied("a copy from the host to", [&] { return cuMemcpyHtoD(block, mapped.get(), 1024); });
-    DRIVER_OK(cuMemFree(block));
-    DRIVER_OK(cuMemFree(other));
-}
-
 // While a kernel writes every other byte, the program writes those between.
 void neighbours(const Work& work) {
     const Pinned memory(work.words);
@@ -473,7 +387,6 @@ int main(int argc, char** argv) {
     program.section("registered", [&] { registered(work); });
     program.section("unmapped", [&] { unmapped(work); });
     program.section("memsets_and_copies", [&] { memsets_and_copies(work); });
-    program.section("synchronous_memsets", [&] { synchronous_memsets(work); });
     program.section("neighbours", [&] { neighbours(work); });
     program.section("polling", [&] { polling(work); });
     program.section("memory_operations", [&] { memory_operations(work); });

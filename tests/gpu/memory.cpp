@@ -176,6 +176,7 @@ int main(int argc, char** argv) {
     program.section("pitched", pitched);
     program.section("reuse_while_busy", [&] { reuse_while_busy(module); });
     program.section("virtual_memory", [&] { virtual_memory(device, module); });
+    program.section("exported", [&] { exported_memory(device); });
     program.section("stream_ordered", [&] { stream_ordered(device, module); });
     program.section("pools", [&] { memory_pools(device); });
     program.section("host_memory", [&] { host_memory(device); });

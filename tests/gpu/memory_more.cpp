@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -22,6 +24,64 @@ bool is_filled(CUdeviceptr address, size_t words, unsigned value) {
 }
 
 }  // namespace
+
+// Memory that is exported and imported in the same process: both handles stand for it.
+void exported_memory(const Device& device) {
+    if (device.attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0) {
+        note("this device has no virtual memory management");
+        return;
+    }
+    CUmemAllocationProp properties = on_device(device.device());
+    size_t bytes = 0;
+    DRIVER_OK(cuMemGetAllocationGranularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    constexpr auto kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    int descriptor = -1;
+    CUmemGenericAllocationHandle plain = 0, memory = 0, imported = 0;
+    DRIVER_OK(cuMemCreate(&plain, bytes, &properties, 0));
+    check_result(cuMemExportToShareableHandle(&descriptor, plain, kDescriptor, 0), CUDA_ERROR_INVALID_VALUE,
+                 "export of memory that was made without a handle type");
+    DRIVER_OK(cuMemRelease(plain));
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_WIN32;
+    check_result(cuMemCreate(&memory, bytes, &properties, 0), CUDA_ERROR_INVALID_VALUE, "a handle type of Windows");
+
+    properties.requestedHandleTypes = kDescriptor;
+    CUdeviceptr range = 0;
+    DRIVER_OK(cuMemAddressReserve(&range, 2 * bytes, 0, 0, 0));
+    const CUmemAccessDesc access = {properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    for (const bool original_first : {true, false}) {
+        DRIVER_OK(cuMemCreate(&memory, bytes, &properties, 0));
+        DRIVER_OK(cuMemExportToShareableHandle(&descriptor, memory, kDescriptor, 0));
+        DRIVER_OK(cuMemImportFromShareableHandle(
+            &imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)), kDescriptor));
+        close(descriptor);
+        DRIVER_OK(cuMemMap(range, bytes, 0, memory, 0));
+        DRIVER_OK(cuMemMap(range + bytes, bytes, 0, imported, 0));
+        DRIVER_OK(cuMemSetAccess(range, 2 * bytes, &access, 1));
+        DRIVER_OK(cuMemsetD32(range, 77, 256));
+        check(is_filled(range + bytes, 256, 77), "imported memory is the exported memory");
+        DRIVER_OK(cuMemRelease(original_first ? memory : imported));
+        DRIVER_OK(cuMemUnmap(original_first ? range : range + bytes, bytes));
+        DRIVER_OK(cuMemsetD32(original_first ? range + bytes : range, 78, 256));
+        check(is_filled(original_first ? range + bytes : range, 256, 78), "it stays when one handle is released");
+        DRIVER_OK(cuMemRelease(original_first ? imported : memory));
+        DRIVER_OK(cuMemUnmap(original_first ? range + bytes : range, bytes));
+    }
+    DRIVER_OK(cuMemAddressFree(range, 2 * bytes));
+
+    // A pool that cannot be exported is refused when it is made.
+    CUmemPoolProps pool_properties{};
+    pool_properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    pool_properties.location = properties.location;
+    pool_properties.handleTypes = kDescriptor;
+    CUmemoryPool pool = nullptr;
+    const bool shared = device.attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0 &&
+                        (device.attribute(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES) & kDescriptor) != 0;
+    check_result(cuMemPoolCreate(&pool, &pool_properties), shared ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED,
+                 "a pool that can be exported");
+    if (shared) {
+        DRIVER_OK(cuMemPoolDestroy(pool));
+    }
+}
 
 void virtual_memory(const Device& device, const Module& module) {
     if (device.attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0) {
@@ -172,6 +232,13 @@ void host_memory(const Device& device) {
     void* host_pointer = nullptr;
     DRIVER_OK(cuPointerGetAttribute(&host_pointer, CU_POINTER_ATTRIBUTE_HOST_POINTER, address + 100));
     check(host_pointer == static_cast<char*>(pinned) + 100, "its host pointer");
+    check_result(cuMemsetD8(address, 0, kBytes + 1), CUDA_ERROR_INVALID_VALUE, "a memset beyond its end");
+    check_result(cuMemsetD2D32(address + kBytes - 1096, 1024, 0, 16, 3), CUDA_ERROR_INVALID_VALUE,
+                 "rows of which the last one lies beyond it");
+    DRIVER_OK(cuMemFreeHost(pinned));
+    DRIVER_OK(cuMemAllocHost(&pinned, kBytes));
+    DRIVER_OK(cuMemHostGetFlags(&flags, pinned));
+    check(flags == CU_MEMHOSTALLOC_DEVICEMAP, "flags of memory of cuMemAllocHost (%u)", flags);
     DRIVER_OK(cuMemFreeHost(pinned));
     DRIVER_OK(cuMemHostAlloc(&pinned, kBytes, CU_MEMHOSTALLOC_WRITECOMBINED));
     DRIVER_OK(cuMemHostGetFlags(&flags, pinned));
@@ -188,7 +255,16 @@ void host_memory(const Device& device) {
     DRIVER_OK(cuMemcpyDtoH(back.data(), block, kBytes));
     check(back[99] == 0 && back[100] == 0x24 && back[kBytes - 101] == 0x24 && back[kBytes - 100] == 0,
           "a copy from registered memory");
+    DRIVER_OK(cuMemHostGetFlags(&flags, ordinary.data() + 200));
+    check(flags == (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP), "flags of registered memory (%u)",
+          flags);
+    check_result(cuMemcpyHtoD(block, ordinary.data() + 100, kBytes - 199), CUDA_ERROR_INVALID_VALUE,
+                 "a copy from beyond the end of registered memory");
     DRIVER_OK(cuMemHostGetDevicePointer(&address, ordinary.data() + 100, 0));
+    check_result(cuMemsetD8(address, 0x42, kBytes - 199), CUDA_ERROR_INVALID_VALUE,
+                 "a memset beyond the end of registered memory");
+    check_result(cuMemsetD8Async(address + 10, 0x42, kBytes - 209, nullptr), CUDA_ERROR_INVALID_VALUE,
+                 "an asynchronous one");
     DRIVER_OK(cuMemsetD8(address, 0x42, 10));
     DRIVER_OK(cuCtxSynchronize());
     check(ordinary[99] == 0x24 && ordinary[100] == 0x42 && ordinary[109] == 0x42 && ordinary[110] == 0x24,

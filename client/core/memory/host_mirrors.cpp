@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "client/core/memory/own_memory.h"
@@ -38,6 +39,17 @@ std::uint64_t HostMirrors::device_address(std::uint64_t address) const {
     return mirror == nullptr
                ? 0
                : mirror->block.address + (address - reinterpret_cast<std::uint64_t>(mirror->block.memory));
+}
+
+std::uint64_t HostMirrors::program_address(std::uint64_t address) const {
+    if (compared_.load(std::memory_order_acquire) == 0) {
+        return address;
+    }
+    const Lock lock(mutex_);
+    const Mirror* const mirror = find_of_device(address);
+    return mirror == nullptr
+               ? address
+               : reinterpret_cast<std::uint64_t>(mirror->block.memory) + (address - mirror->block.address);
 }
 
 bool HostMirrors::is_host(std::uint64_t address) const {
@@ -125,7 +137,8 @@ void HostMirrors::compare(Mirror& mirror, codec::SharedBlock part,
     codec::find_changes(part, emit);
 }
 
-CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::byte>)>& send) {
+CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::byte>)>& send,
+                              const AddressBounds& searched) {
     const Lock publishing(publishing_);
     // Sending may wait for the other side, whose data the receiving thread applies under mutex_. So never send with
     // mutex_ held.
@@ -169,6 +182,7 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
                 compare(*mirror, part, [&](std::span<const std::byte> record) GP_REQUIRES(publishing_) {
                     records.insert(records.end(), record.begin(), record.end());
                     ends.push_back(records.size());
+                    search(part, record, searched);
                 });
             }
             if (const CUresult result = send_all(); result != CUDA_SUCCESS) {
@@ -177,6 +191,33 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
         }
     }
     return CUDA_SUCCESS;
+}
+
+// Searches the window that the record is about; a record has only the bytes that were changed.
+void HostMirrors::search(const codec::SharedBlock& part, std::span<const std::byte> record,
+                         const AddressBounds& searched) {
+    if (searched.begin >= searched.end) {
+        return;
+    }
+    codec::ChangeHeader header{};
+    std::memcpy(&header, record.data(), sizeof header);
+    const std::uint64_t offset = header.address - part.address;  // negative if the window begins before the part
+    const std::uint64_t begin = header.address < part.address ? 0 : offset;
+    const std::uint64_t end = std::min<std::uint64_t>(offset + header.window_bytes, part.bytes);
+    std::vector<std::uint64_t> found;
+    find_addresses({part.baseline + begin, end - begin}, part.address + begin, searched,
+                   [&found](std::uint64_t address) { found.push_back(address); });
+    found_.insert(found_.end(), found.begin(), found.end());
+    any_found_.store(!found_.empty(), std::memory_order_relaxed);
+}
+
+std::vector<std::uint64_t> HostMirrors::take_found() {
+    if (!any_found_.load(std::memory_order_relaxed)) {
+        return {};
+    }
+    const Lock publishing(publishing_);
+    any_found_.store(false, std::memory_order_relaxed);
+    return std::exchange(found_, {});
 }
 
 bool HostMirrors::apply(std::span<const std::byte> record) {

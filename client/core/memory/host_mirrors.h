@@ -31,6 +31,7 @@
 #include <span>
 #include <vector>
 
+#include "client/core/memory/address_search.h"
 #include "common/clock.h"
 #include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
@@ -42,10 +43,14 @@ class HostMirrors {
   public:
     explicit HostMirrors(TimeSource& clock = TimeSource::system()) : clock_(clock) {}
 
+    // How many blocks of host memory the GPU can use, mirrored or shared. Takes no lock.
+    [[nodiscard]] std::size_t blocks() const { return count_.load(std::memory_order_acquire); }
     // Is there any memory to compare?
     [[nodiscard]] bool any() const { return compared_.load(std::memory_order_acquire) != 0; }
     // The GPU's address for the program's memory at `address`: the same or another one; 0 if it has none.
     [[nodiscard]] std::uint64_t device_address(std::uint64_t address) const;
+    // The reverse. An address that is not the GPU's of a mirror stays as it is.
+    [[nodiscard]] std::uint64_t program_address(std::uint64_t address) const;
 
     // Is `address`, as the GPU sees it, the program's host memory, shared or mirrored?
     [[nodiscard]] bool is_host(std::uint64_t address) const;
@@ -61,8 +66,12 @@ class HostMirrors {
     void remove(std::uint64_t base);
 
     // Passes what the program has changed to `send`. A second thread waits until the first one has sent: its later
-    // command must not overtake changes that the first one has already put into the baseline.
-    CUresult publish(const std::function<CUresult(std::span<const std::byte>)>& send);
+    // command must not overtake changes that the first one has already put into the baseline. Words of the changed
+    // memory that lie within `searched` are kept for take_found().
+    CUresult publish(const std::function<CUresult(std::span<const std::byte>)>& send,
+                     const AddressBounds& searched = {});
+    // The addresses that publish() has found since the last call.
+    std::vector<std::uint64_t> take_found();
     // Writes what the GPU has changed to the program's memory. False if there is no such memory.
     bool apply(std::span<const std::byte> record);
 
@@ -83,6 +92,8 @@ class HostMirrors {
     const Mirror* find(std::uint64_t address) const GP_REQUIRES(mutex_);
     Mirror* find_of_device(std::uint64_t address) const GP_REQUIRES(mutex_);  // not of shared memory
     void leave_alone(Mirror& mirror) GP_REQUIRES(mutex_);
+    void search(const codec::SharedBlock& part, std::span<const std::byte> record, const AddressBounds& searched)
+        GP_REQUIRES(publishing_);
     void compare(Mirror& mirror, codec::SharedBlock part, const std::function<void(std::span<const std::byte>)>& emit)
         GP_REQUIRES(mutex_);
 
@@ -94,6 +105,8 @@ class HostMirrors {
         std::vector<std::uint64_t> bases;  // base addresses of the mirrors to compare
     };
     ToSend to_send_ GP_GUARDED_BY(publishing_);  // kept for its capacity
+    std::vector<std::uint64_t> found_ GP_GUARDED_BY(publishing_);
+    std::atomic<bool> any_found_{false};
     mutable Mutex mutex_;
     std::map<std::uint64_t, Mirror> mirrors_ GP_GUARDED_BY(mutex_);        // by the program's address
     std::map<std::uint64_t, Mirror*> device_bases_ GP_GUARDED_BY(mutex_);  // by the GPU's address

@@ -2,9 +2,11 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "client/core/dispatch/remote.h"
 #include "common/log.h"
@@ -13,17 +15,50 @@
 
 namespace gpupool::client {
 
-CUresult publish_host_memory(Session& session) {
-    return session.host_mirrors.publish([&](std::span<const std::byte> record) {
+namespace {
+
+// Where to search for addresses of host memory that the GPU cannot use yet; empty if there is no such memory.
+AddressBounds searched_addresses(const Session& session) {
+    const bool all_usable = session.memory.host_blocks() <= session.host_mirrors.blocks();
+    return all_usable ? AddressBounds{} : AddressBounds{session.memory.host_begin(), session.memory.host_end()};
+}
+
+}  // namespace
+
+CUresult send_host_changes(Session& session) {
+    const auto send = [&](std::span<const std::byte> record) {
         using Call = calls::gpHostWrite;
         static_assert(codec::is_core_call<Call>);
         const auto* const data = reinterpret_cast<const unsigned char*>(record.data());
         const std::size_t bytes = record.size();
         const void* const arguments[] = {&data, &bytes};
-        // Not remote(): the mirror poller and the host functions' thread may not make CUDA calls.
+        // Not remote(): see the header.
         return session.send(Call::kOpcode, Session::Gives::nothing, false, codec::command_bytes<Call>(arguments),
                             [&](codec::Writer& out) { codec::write_command<Call>(out, arguments); });
-    });
+    };
+    return session.host_mirrors.publish(send, searched_addresses(session));
+}
+
+CUresult publish_host_memory(Session& session) {
+    CUresult result = send_host_changes(session);
+    // What a new mirror contains may name further memory.
+    while (result == CUDA_SUCCESS) {
+        const std::vector<std::uint64_t> found = session.host_mirrors.take_found();
+        const std::size_t blocks = session.host_mirrors.blocks();
+        std::for_each(found.begin(), found.end(), [&](std::uint64_t address) { give_to_gpu(session, address); });
+        if (session.host_mirrors.blocks() == blocks) {
+            break;
+        }
+        result = send_host_changes(session);
+    }
+    return result;
+}
+
+void give_found_to_gpu(Session& session, std::span<const std::byte> data, std::uint64_t destination) {
+    const AddressBounds searched = searched_addresses(session);
+    if (searched.begin < searched.end && data.size() <= kMaxSearchedBytes) {
+        find_addresses(data, destination, searched, [&](std::uint64_t address) { give_to_gpu(session, address); });
+    }
 }
 
 namespace {
@@ -122,7 +157,7 @@ CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhe
                   static_cast<int>(result));
         return result;
     }
-    session.host_mirrors.start_polling([&session] { return publish_host_memory(session) == CUDA_SUCCESS; });
+    session.host_mirrors.start_polling([&session] { return send_host_changes(session) == CUDA_SUCCESS; });
     return CUDA_SUCCESS;
 }
 
@@ -135,7 +170,10 @@ void give_to_gpu(Session& session, const CUstreamBatchMemOpParams* operations, u
             case CU_STREAM_MEM_OP_WAIT_VALUE_32:
             case CU_STREAM_MEM_OP_WAIT_VALUE_64: give_to_gpu(session, each.waitValue.address); break;
             case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-            case CU_STREAM_MEM_OP_WRITE_VALUE_64: give_to_gpu(session, each.writeValue.address); break;
+            case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+                give_to_gpu(session, each.writeValue.address);
+                give_to_gpu(session, each.writeValue.value64);
+                break;
             default: break;  // the others contain no address
         }
     }

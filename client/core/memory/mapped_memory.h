@@ -5,7 +5,9 @@
 // Errors: the driver's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "client/core/session/session.h"
 #include "protocol/calls/cuda_api.h"
@@ -24,6 +26,10 @@ inline void give_to_gpu(Session& session, std::uint64_t address) {
         mirror_host_memory(session, address);
     }
 }
+// The same for addresses in data that is copied to the GPU's memory at `destination`, where a kernel may find them.
+// Data of more than kMaxSearchedBytes is not searched: the search would take as long as the copy.
+constexpr std::size_t kMaxSearchedBytes = 256u << 10;
+void give_found_to_gpu(Session& session, std::span<const std::byte> data, std::uint64_t destination);
 // The same for the addresses in memory operations. The driver accepts at most kMaxOperations in one call.
 constexpr unsigned kMaxOperations = 256;
 void give_to_gpu(Session& session, const CUstreamBatchMemOpParams* operations, unsigned count);
@@ -31,7 +37,10 @@ void give_to_gpu(Session& session, const CUstreamBatchMemOpParams* operations, u
 void end_registered(Session& session, std::uint64_t address, std::uint64_t bytes);
 // Removes the mirror, if any, of memory that is freed or unregistered. Work that uses it must be complete.
 CUresult end_mirror(Session& session, std::uint64_t base);
-// Sends the program's changes of mirrored memory.
+// Sends the program's changes of mirrored memory. Memory whose address is in what has changed gets a mirror as well.
 CUresult publish_host_memory(Session& session);
+// The same without new mirrors, for threads that may not make CUDA calls: the mirror poller's and the host functions'.
+// The next publish_host_memory() makes them.
+CUresult send_host_changes(Session& session);
 
 }  // namespace gpupool::client

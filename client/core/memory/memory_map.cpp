@@ -26,8 +26,16 @@ void MemoryMap::add(MemoryRange range) {
     if (!range.on_device()) {
         host_begin_.store(std::min(host_begin_.load(), range.base), std::memory_order_release);
         host_end_.store(std::max(host_end_.load(), range.base + range.bytes), std::memory_order_release);
+        host_blocks_.fetch_add(1, std::memory_order_release);
     }
     ranges_[range.base] = range;
+}
+
+MemoryMap::Ranges::iterator MemoryMap::erase(Ranges::iterator it) {
+    if (!it->second.on_device()) {
+        host_blocks_.fetch_sub(1, std::memory_order_release);
+    }
+    return ranges_.erase(it);
 }
 
 std::optional<MemoryRange> MemoryMap::remove(std::uint64_t base) {
@@ -37,7 +45,7 @@ std::optional<MemoryRange> MemoryMap::remove(std::uint64_t base) {
         return std::nullopt;
     }
     const MemoryRange range = it->second;
-    ranges_.erase(it);
+    erase(it);
     return range;
 }
 
@@ -61,7 +69,7 @@ std::vector<MemoryRange> MemoryMap::remove_registered(std::uint64_t address, std
     while (it != ranges_.end() && it->first < address + bytes) {
         if (it->second.kind == MemoryKind::registered) {
             removed.push_back(it->second);
-            it = ranges_.erase(it);
+            it = erase(it);
         } else {
             ++it;
         }
@@ -75,7 +83,7 @@ std::vector<MemoryRange> MemoryMap::remove_of(const ContextState* context) {
     for (auto it = ranges_.begin(); it != ranges_.end();) {
         if (it->second.context == context) {
             removed.push_back(it->second);
-            it = ranges_.erase(it);
+            it = erase(it);
         } else {
             ++it;
         }

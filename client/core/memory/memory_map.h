@@ -55,20 +55,27 @@ class MemoryMap {
     std::vector<MemoryRange> remove_of(const ContextState* context);
     // False for an address where there never was host memory. Takes no lock.
     [[nodiscard]] bool may_be_host(std::uint64_t address) const {
-        return address >= host_begin_.load(std::memory_order_acquire) &&
-               address < host_end_.load(std::memory_order_acquire);
+        return address >= host_begin() && address < host_end();
     }
+    // Bounds of all host memory that there ever was, and how many blocks of it there are now. Take no lock.
+    [[nodiscard]] std::uint64_t host_begin() const { return host_begin_.load(std::memory_order_acquire); }
+    [[nodiscard]] std::uint64_t host_end() const { return host_end_.load(std::memory_order_acquire); }
+    [[nodiscard]] std::size_t host_blocks() const { return host_blocks_.load(std::memory_order_acquire); }
     bool set_sync_memops(std::uint64_t address, bool on);
     // False if set_sync_memops() never turned it on for any memory. Takes no lock.
     [[nodiscard]] bool any_sync_memops() const { return any_sync_memops_.load(std::memory_order_acquire); }
 
   private:
+    using Ranges = std::pmr::map<std::uint64_t, MemoryRange>;
+    Ranges::iterator erase(Ranges::iterator it) GP_REQUIRES(mutex_);
+
     mutable SharedMutex mutex_;
     // Adding a range allocates memory only when there are more ranges than ever before.
     std::pmr::unsynchronized_pool_resource nodes_ GP_GUARDED_BY(mutex_);
-    std::pmr::map<std::uint64_t, MemoryRange> ranges_ GP_GUARDED_BY(mutex_){&nodes_};
+    Ranges ranges_ GP_GUARDED_BY(mutex_){&nodes_};
     std::uint64_t next_id_ GP_GUARDED_BY(mutex_) = 1;
     std::atomic<std::uint64_t> host_begin_{~std::uint64_t{0}}, host_end_{0};  // bounds of all host memory so far
+    std::atomic<std::size_t> host_blocks_{0};
     std::atomic<bool> any_sync_memops_{false};
 };
 

@@ -320,13 +320,18 @@ CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
     if (limit < 0 || limit >= CU_LIMIT_MAX) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const Lock lock(context->order_mutex);
+    UniqueLock lock(context->order_mutex);
     const auto found = context->limits.find(limit);
     if (found == context->limits.end()) {
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
     if (limit == CU_LIMIT_STACK_SIZE && value > (512U << 10)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (limit == CU_LIMIT_STACK_SIZE && value != found->second) {
+        lock.unlock();
+        context->synchronize_exclusively();
+        lock.lock();
     }
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) {
         set_device_heap_limit(value);

@@ -77,6 +77,13 @@ bool will_be_reachable(std::uint64_t at, const Rows& r, std::size_t pitch, std::
            GraphMemory::reserves(at, extent_bytes(r.width_bytes, r.height, r.depth, pitch, slice));
 }
 
+// Host memory that CUDA knows ends where it was allocated or registered to end; nothing is known of other host memory.
+bool leaves_known_memory(Side side, std::uint64_t at, const Rows& r, std::size_t pitch, std::size_t slice) {
+    Allocation found;
+    return side == Side::host && state().allocations.find(at, found) && found.on_host() &&
+           extent_bytes(r.width_bytes, r.height, r.depth, pitch, slice) > found.begin + found.size_bytes - at;
+}
+
 void perform(const Rows& r) {
     const bool flat = r.height == 1 && r.depth == 1;
     if (flat) {
@@ -228,17 +235,20 @@ CUresult check_copy(Copy& copy) {
     if (copy.to == Side::device && !will_be_reachable(rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return CUDA_SUCCESS;
+    const bool leaves = leaves_known_memory(copy.from, rows.from, rows, rows.from_pitch_bytes, rows.from_slice_bytes) ||
+                        leaves_known_memory(copy.to, rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes);
+    return leaves ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 namespace {
 
-// Pinned memory is recognized by its address, even if the call declared it as pageable.
+// Pinned memory is recognized by its address, even if the call declared it as pageable or as device memory.
+bool on_host(Side side, std::uint64_t address) {
+    Allocation found;
+    return side == Side::host || (state().allocations.find(address, found) && found.on_host());
+}
+
 bool crosses(const Copy& copy) {
-    const auto on_host = [](Side side, std::uint64_t address) {
-        Allocation found;
-        return side == Side::host || (state().allocations.find(address, found) && found.on_host());
-    };
     return on_host(copy.from, copy.rows.from) != on_host(copy.to, copy.rows.to);
 }
 
@@ -271,7 +281,9 @@ CUresult submit(const StreamPtr& stream, Copy copy, bool wait) {
     if (rows.width_bytes == 0 || rows.height == 0 || rows.depth == 0) {
         return CUDA_SUCCESS;
     }
-    // Pageable sources are read before the call returns. Copies to pageable destinations are complete when it returns.
+    // Pageable sources are read before the call returns. Copies to pageable destinations, and from host to host memory,
+    // are complete when it returns.
+    wait = wait || (on_host(copy.from, rows.from) && on_host(copy.to, rows.to));
     std::shared_ptr<std::vector<std::uint8_t>> staged;
     if (!wait && copy.from == Side::host && !pinned(rows.from)) {
         if (from_extent(rows) <= kMaxStagedBytes) {

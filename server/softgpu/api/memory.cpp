@@ -296,11 +296,12 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned* flags, void* pointer) {
     SOFTGPU_CONTEXT(context);
     SOFTGPU_NOT_NULL(flags);
     Allocation found;
-    if (!state().allocations.find(reinterpret_cast<std::uint64_t>(pointer), found) || found.kind != MemoryKind::host) {
+    if (!state().allocations.find(reinterpret_cast<std::uint64_t>(pointer), found) || !found.on_host()) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    // All pinned memory is mapped, since addresses are unified.
-    *flags = found.flags | CU_MEMHOSTALLOC_DEVICEMAP;
+    // All host memory is mapped, since addresses are unified. Of registered memory's flags the driver returns one.
+    const unsigned returned = found.kind == MemoryKind::host ? found.flags : found.flags & CU_MEMHOSTREGISTER_PORTABLE;
+    *flags = returned | CU_MEMHOSTALLOC_DEVICEMAP;
     return CUDA_SUCCESS;
 }
 

@@ -73,8 +73,11 @@ CUresult check_properties(const CUmemAllocationProp* properties) {
                           properties->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
         return host ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
     }
-    if ((properties->requestedHandleTypes & ~static_cast<unsigned>(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) != 0) {
-        return CUDA_ERROR_NOT_SUPPORTED;
+    if ((properties->requestedHandleTypes & (CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT)) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if ((properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0) {
+        return CUDA_ERROR_NOT_PERMITTED;
     }
     Device* device;
     return find_device(properties->location.id, device);

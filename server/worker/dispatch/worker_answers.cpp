@@ -56,6 +56,17 @@ CUresult Worker::take_latched(const Command& command) {
     return result;
 }
 
+namespace {
+
+// Many calls that the driver makes wait for the GPU without being documented to synchronize. The program may then read
+// what the GPU wrote to mapped memory.
+bool may_have_waited(std::uint16_t opcode) {
+    const calls::CallInfo* const call = calls::find(opcode);
+    return call != nullptr && call->delivery == calls::Delivery::blocking;
+}
+
+}  // namespace
+
 void Worker::answer(const Command& command, CUresult result, bool synchronizes) {
     answer(command, result, synchronizes, 0, [](std::byte*) {});
 }
@@ -78,6 +89,8 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
     announce_pieces();
     if (synchronizes) {
         send_what_precedes(result);
+    } else if (!host_mirrors.empty() && may_have_waited(header.opcode)) {
+        send_host_changes();
     }
     codec::ReplyHeader reply{};
     reply.bytes = static_cast<std::uint32_t>(sizeof reply + codec::aligned(body_bytes));

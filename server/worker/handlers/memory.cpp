@@ -1,5 +1,6 @@
 // Device memory: slabs at addresses that the client chose, and allocations that the driver places.
 
+#include "common/unique_fd.h"
 #include "server/worker/dispatch/serve.h"
 
 namespace gpupool::worker::handlers {
@@ -191,6 +192,9 @@ Outcome cuMemPoolCreate(Worker& worker, Command& command, codec::Slots<calls::cu
         return properties->location.type == CU_MEM_LOCATION_TYPE_INVALID ? CUDA_ERROR_INVALID_VALUE
                                                                          : CUDA_ERROR_NOT_SUPPORTED;
     }
+    if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+        return CUDA_ERROR_NOT_SUPPORTED;  // pools are not shared between processes
+    }
     worker.scheduler.enter(worker.context_of(command));
     CUmemoryPool& pool = slots.at<Call::pool>().object;
     const CUresult result = driver::call(worker.api.cuMemPoolCreate, &pool, properties);
@@ -234,6 +238,10 @@ Outcome cuMemCreate(Worker& worker, Command& command, codec::Slots<calls::cuMemC
     if (properties.value == nullptr || slots.at<Call::handle>().value == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    // As a driver answers that cannot export such handles. A descriptor is for imports within the session.
+    if ((static_cast<unsigned>(properties.object.requestedHandleTypes) & CU_MEM_HANDLE_TYPE_FABRIC) != 0) {
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
     const CUdevice device = properties.object.location.id;
     const std::uint64_t bytes = slots.at<Call::size>().value;
     switch (properties.object.location.type) {
@@ -257,9 +265,36 @@ Outcome cuMemCreate(Worker& worker, Command& command, codec::Slots<calls::cuMemC
     auto made = std::make_shared<SharedAllocation>();
     made->device = device;
     made->bytes = bytes;
-    worker.memory.allocations[slots.at<Call::handle>().object] = std::move(made);
+    worker.memory.add_reference(slots.at<Call::handle>().object, made);
     worker.memory_changed();
     return CUDA_SUCCESS;
+}
+
+Outcome gpMemReopen(Worker& worker, Command& command, codec::Slots<calls::gpMemReopen>& slots) {
+    using Call = calls::gpMemReopen;
+    const auto it = worker.memory.allocations.find(slots.at<Call::given>().value);
+    if (it == worker.memory.allocations.end() || slots.at<Call::handle>().value == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (worker.memory.allocations.size() >= kMaxAllocations) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    int descriptor = -1;
+    constexpr auto kType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CUresult result =
+        driver::call(worker.api.cuMemExportToShareableHandle, static_cast<void*>(&descriptor), it->first, kType, 0ull);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const UniqueFd file(descriptor);
+    CUmemGenericAllocationHandle& made = slots.at<Call::handle>().object;
+    result = driver::call(worker.api.cuMemImportFromShareableHandle, &made,
+                          reinterpret_cast<void*>(static_cast<std::intptr_t>(file.get())), kType);
+    if (result == CUDA_SUCCESS) {
+        worker.memory.add_reference(made, it->second.allocation);
+    }
+    return result;
 }
 
 Outcome cuMemRelease(Worker& worker, Command& command, codec::Slots<calls::cuMemRelease>& slots) {
@@ -270,12 +305,16 @@ Outcome cuMemRelease(Worker& worker, Command& command, codec::Slots<calls::cuMem
     }
     worker.scheduler.enter(worker.context_of(command));
     const CUresult result = driver::call(worker.api.cuMemRelease, handle);
-    if (result == CUDA_SUCCESS && --it->second->references == 0) {
-        const std::shared_ptr<SharedAllocation> allocation = it->second;
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const std::shared_ptr<SharedAllocation> allocation = it->second.allocation;
+    --allocation->references;
+    if (--it->second.references == 0) {
         worker.memory.allocations.erase(it);  // the driver may reuse the handle
-        if (worker.memory.release_if_unused(*allocation)) {
-            worker.memory_changed();
-        }
+    }
+    if (worker.memory.release_if_unused(*allocation)) {
+        worker.memory_changed();
     }
     return result;
 }
@@ -293,8 +332,8 @@ Outcome cuMemMap(Worker& worker, Command& command, codec::Slots<calls::cuMemMap>
     const CUresult result =
         slots.apply([&](auto... arguments) { return driver::call(worker.api.cuMemMap, arguments...); });
     if (result == CUDA_SUCCESS) {
-        worker.memory.mappings[slots.at<Call::ptr>().value] = {slots.at<Call::size>().value, it->second};
-        ++it->second->mappings;
+        worker.memory.mappings[slots.at<Call::ptr>().value] = {slots.at<Call::size>().value, it->second.allocation};
+        ++it->second.allocation->mappings;
     }
     return result;
 }
@@ -336,8 +375,7 @@ Outcome cuMemRetainAllocationHandle(Worker& worker, Command& command,
     const CUresult result = slots.apply(
         [&](auto... arguments) { return driver::call(worker.api.cuMemRetainAllocationHandle, arguments...); });
     if (result == CUDA_SUCCESS) {
-        ++mapping->second.allocation->references;
-        worker.memory.allocations[slots.at<Call::handle>().object] = mapping->second.allocation;
+        worker.memory.add_reference(slots.at<Call::handle>().object, mapping->second.allocation);
     }
     return result;
 }

@@ -45,6 +45,14 @@ void MemoryAccount::release(CUdevice device, std::uint64_t bytes) {
     }
 }
 
+void DeviceMemory::add_reference(CUmemGenericAllocationHandle handle,
+                                 const std::shared_ptr<SharedAllocation>& allocation) {
+    SharedHandle& open = allocations[handle];
+    open.allocation = allocation;
+    ++open.references;
+    ++allocation->references;
+}
+
 bool DeviceMemory::charge(const driver::Api& api, CUdevice device, std::uint64_t bytes) {
     if (!account.fits(device, bytes)) {
         pools.recount(api);

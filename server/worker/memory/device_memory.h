@@ -49,10 +49,16 @@ struct Allocation {
     std::uint64_t bytes;
 };
 
-// Memory of cuMemCreate. It lives as long as it has references to its handle or places where it is mapped.
+// Memory of cuMemCreate. It lives as long as it has references to its handles or places where it is mapped.
 struct SharedAllocation : Allocation {
-    std::size_t references = 1;
+    std::size_t references = 0;
     std::size_t mappings = 0;
+};
+
+// One of its handles.
+struct SharedHandle {
+    std::shared_ptr<SharedAllocation> allocation;
+    std::size_t references = 0;
 };
 
 struct Mapping {
@@ -66,13 +72,16 @@ struct Array : Allocation {
 
 struct DeviceMemory {
     MemoryAccount account;
-    std::map<std::uint64_t, Slab> slabs;            // by address
-    std::set<std::pair<CUdevice, CUdevice>> peers;  // (device, device whose memory it may access)
-    std::map<std::uint64_t, std::shared_ptr<SharedAllocation>> allocations;  // by the driver's handle
-    std::map<std::uint64_t, Mapping> mappings;                               // mappings of `allocations`, by address
-    PoolAccounts pools{account};  // what the driver allocates in stream order
+    std::map<std::uint64_t, Slab> slabs;                // by address
+    std::set<std::pair<CUdevice, CUdevice>> peers;      // (device, device whose memory it may access)
+    std::map<std::uint64_t, SharedHandle> allocations;  // by the driver's handle
+    std::map<std::uint64_t, Mapping> mappings;          // mappings of `allocations`, by address
+    PoolAccounts pools{account};                        // what the driver allocates in stream order
     GraphMemory graphs{account};
     std::unordered_map<std::uint64_t, Array> arrays;  // by the client's handle
+
+    // The driver has returned a handle of the allocation, which may be one that it returned before.
+    void add_reference(CUmemGenericAllocationHandle handle, const std::shared_ptr<SharedAllocation>& allocation);
 
     // Charges the account. If there is no room, first recounts the memory of pools, and then has idle graphs release
     // theirs: a driver that runs out of memory does that, too.

@@ -58,6 +58,26 @@ TEST_F(HostMirrorsTest, ProgramsChangesArePublishedOnce) {
     EXPECT_TRUE(published().empty());
 }
 
+TEST_F(HostMirrorsTest, AddressesInWhatChangedAreFoundOnce) {
+    const AddressBounds searched = {0x7f0000000000, 0x7f0000010000};
+    const auto publish = [&] { return mirrors_.publish([](auto) { return CUDA_SUCCESS; }, searched); };
+    const auto store = [&](std::size_t word, std::uint64_t value) { std::memcpy(&words_[word], &value, sizeof value); };
+    EXPECT_EQ(publish(), CUDA_SUCCESS);
+    EXPECT_TRUE(mirrors_.take_found().empty());
+    store(2, searched.begin + 8);
+    store(4, searched.end);
+    EXPECT_EQ(publish(), CUDA_SUCCESS);
+    EXPECT_EQ(mirrors_.take_found(), std::vector<std::uint64_t>{searched.begin + 8});
+    EXPECT_TRUE(mirrors_.take_found().empty());
+    // Only one byte of the word changes: the record contains no whole address.
+    store(2, searched.begin + 16);
+    EXPECT_EQ(publish(), CUDA_SUCCESS);
+    EXPECT_EQ(mirrors_.take_found(), std::vector<std::uint64_t>{searched.begin + 16});
+    store(kWords - 2, searched.begin);
+    EXPECT_FALSE(published().empty()) << "without bounds";
+    EXPECT_TRUE(mirrors_.take_found().empty());
+}
+
 TEST_F(HostMirrorsTest, SharedMemoryIsNeverCompared) {
     std::vector<std::uint32_t> shared(1000);
     const std::uint64_t base = address(shared.data());
