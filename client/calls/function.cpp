@@ -121,6 +121,27 @@ CUresult set_attribute(CUfunction handle, std::optional<CUdevice> device, CUfunc
     return result;
 }
 
+// Makes a context current for the calling thread, null: none.
+class InContext {
+  public:
+    explicit InContext(CUcontext handle)
+        : context_(handle == nullptr ? nullptr : this_session().contexts.find(handle)) {
+        if (context_ != nullptr) {
+            this_thread().stack.push_back(context_);
+        }
+    }
+    ~InContext() {
+        if (context_ != nullptr) {
+            this_thread().stack.pop_back();
+        }
+    }
+    InContext(const InContext&) = delete;
+    InContext& operator=(const InContext&) = delete;
+
+  private:
+    ContextState* context_;
+};
+
 CUfunction as_function(CUkernel kernel) {
     return reinterpret_cast<CUfunction>(kernel);
 }
@@ -147,11 +168,18 @@ CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
     if (hmod == nullptr || info == nullptr) {
         return hmod == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
     }
-    if (info->module == nullptr && info->library != nullptr) {
-        return entry::cuLibraryGetModule(hmod, info->library);
+    if (info->library == nullptr) {
+        *hmod = info->module;
+        return CUDA_SUCCESS;
     }
-    *hmod = info->module;
-    return CUDA_SUCCESS;
+    // A kernel stands for its function in the current context.
+    const CUmodule known = info->context == nullptr ? nullptr : find_library_module(info->library, info->context);
+    if (known != nullptr) {
+        *hmod = known;
+        return CUDA_SUCCESS;
+    }
+    const InContext in_its_context(info->context);
+    return entry::cuLibraryGetModule(hmod, info->library);
 }
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {

@@ -39,14 +39,6 @@ CUresult ensure_loaded(Library& library) GP_REQUIRES(library.loading) {
     return result;
 }
 
-// Registers a kernel's function. Returns the registered one, which another thread may have added first.
-CUfunction add_kernel_function(CUkernel kernel, const ContextState& context, CUfunction function, FunctionInfo info) {
-    add_function(function, std::move(info));
-    Registry& r = registry();
-    const Lock lock(r.mutex);
-    return r.kernel_functions.emplace(std::pair(kernel, context.handle), function).first->second;
-}
-
 KernelLoad what_to_load(const Library& library, const ContextState& context) GP_REQUIRES(library.loading) {
     Registry& r = registry();
     const Lock lock(r.mutex);
@@ -89,7 +81,7 @@ CUresult get_kernel(CUlibrary handle, Library& library, const char* name, bool l
     library.kernels[name] = kernel;
     if (loaded != 0 && info.layout_known) {
         info.attributes->learn(context->device, attributes);
-        add_kernel_function(kernel, *context, function, info);
+        add_kernel_function(kernel, context->handle, function, info);
     }
     add_function(reinterpret_cast<CUfunction>(kernel), std::move(info));
     return CUDA_SUCCESS;
@@ -139,6 +131,11 @@ CUresult load_library(CUlibrary* library, const void* code, JitOptions options, 
 
 }  // namespace
 
+CUresult find_kernel(CUlibrary library, const char* name, CUkernel& kernel) {
+    const std::shared_ptr<Library> known = find_library(library);
+    return known == nullptr ? CUDA_ERROR_INVALID_HANDLE : get_kernel(library, *known, name, false, kernel);
+}
+
 CUresult launchable(CUfunction& function) {
     if (codec::kind_of(codec::to_wire(function)) != codec::HandleKind::kernel) {
         return CUDA_SUCCESS;
@@ -179,7 +176,7 @@ CUresult cuLibraryUnload(CUlibrary library) {
             result = remote<calls::cuLibraryUnload>(known->remote_handle);
         }
     }
-    forget_functions_of(known->module, library);
+    forget_functions_of(nullptr, library);
     return result;
 }
 
@@ -278,15 +275,21 @@ CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    ContextState* context = nullptr;
+    result = usable_context(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
     const Lock lock(known->loading);
-    if (known->module == nullptr) {
-        result = remote<calls::gpLibraryModule>(&known->module, known->remote_handle);
+    CUmodule module = find_library_module(library, context->handle);
+    if (module == nullptr) {
+        result = remote<calls::gpLibraryModule>(&module, known->remote_handle);
         if (result != CUDA_SUCCESS) {
             return result;
         }
-        add_module(known->module);
+        module = add_library_module(library, context->handle, module);
     }
-    *pMod = known->module;
+    *pMod = module;
     return CUDA_SUCCESS;
 }
 
@@ -311,16 +314,11 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
     if (info == nullptr || info->kernel != kernel) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    Registry& r = registry();
-    const std::pair key(kernel, context->handle);
-    {
-        const Lock lock(r.mutex);
-        if (const auto it = r.kernel_functions.find(key); it != r.kernel_functions.end()) {
-            *pFunc = it->second;
-            return CUDA_SUCCESS;
-        }
+    CUfunction function = find_kernel_function(kernel, context->handle);
+    if (function != nullptr) {
+        *pFunc = function;
+        return CUDA_SUCCESS;
     }
-    CUfunction function = nullptr;
     FunctionInfo known = *info;
     auto attributes = FunctionAttributes::OnDevice::unknown();
     result = make_with_reclaim([&] {
@@ -333,7 +331,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_NOT_FOUND;
     }
     info->attributes->learn(context->device, attributes);
-    *pFunc = add_kernel_function(kernel, *context, function, std::move(known));
+    *pFunc = add_kernel_function(kernel, context->handle, function, std::move(known));
     return CUDA_SUCCESS;
 }
 

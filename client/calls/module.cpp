@@ -9,6 +9,21 @@
 namespace gpupool::client {
 namespace {
 
+// For a library's module: what is known of the function, or the function itself if its kernel's is known.
+CUresult find_by_kernel(const Module& module, const char* name, FunctionInfo& info, CUfunction& function) {
+    CUkernel kernel = nullptr;
+    if (const CUresult result = find_kernel(module.library, name, kernel); result != CUDA_SUCCESS) {
+        return result;
+    }
+    const auto known = function_info(reinterpret_cast<CUfunction>(kernel));
+    if (known == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;  // the library was unloaded meanwhile
+    }
+    info = *known;
+    function = find_kernel_function(kernel, module.context);
+    return CUDA_SUCCESS;
+}
+
 CUresult get_function(CUmodule handle, Module& module, const char* name, CUfunction& function) {
     const Lock lock(module.resolving);
     if (const auto it = module.functions.find(name); it != module.functions.end()) {
@@ -17,6 +32,12 @@ CUresult get_function(CUmodule handle, Module& module, const char* name, CUfunct
     }
     FunctionInfo info;
     info.name = name;
+    if (module.library != nullptr) {
+        const CUresult found = find_by_kernel(module, name, info, function);
+        if (found != CUDA_SUCCESS || function != nullptr) {
+            return found;
+        }
+    }
     auto attributes = FunctionAttributes::OnDevice::unknown();
     const CUresult result = entry::make_with_reclaim([&] {
         return ask_for_layout(info, [&](ParameterLayout* layout, unsigned capacity, unsigned* count) {
@@ -28,9 +49,13 @@ CUresult get_function(CUmodule handle, Module& module, const char* name, CUfunct
         if (const ContextState* const context = this_thread().current()) {
             info.attributes->learn(context->device, attributes);
         }
-        info.module = handle;
+        if (module.library != nullptr) {
+            function = add_kernel_function(info.kernel, module.context, function, info);
+        } else {
+            info.module = handle;
+            add_function(function, std::move(info));
+        }
         module.functions[name] = function;
-        add_function(function, std::move(info));
     }
     return result;
 }
@@ -104,7 +129,9 @@ CUresult cuModuleUnload(CUmodule hmod) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     const CUresult result = remote<calls::cuModuleUnload>(hmod);
-    forget_functions_of(hmod, nullptr);
+    if (result == CUDA_SUCCESS) {
+        forget_functions_of(hmod, nullptr);
+    }
     return result;
 }
 

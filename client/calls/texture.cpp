@@ -1,4 +1,5 @@
-// Texture and surface objects. Their numbers are the driver's. Known ones are destroyed without waiting.
+// Texture and surface objects. Their numbers are the driver's. Known ones are destroyed without waiting. Linear
+// textures may be of host memory.
 
 #include "client/calls/texture.h"
 
@@ -55,6 +56,20 @@ CUresult note(Known& known, const unsigned long long* object, CUresult result) {
     return result;
 }
 
+// The GPU gets the memory that the resource names, if it is the program's.
+void give_to_gpu(const CUDA_RESOURCE_DESC* resource) {
+    CUresult ignored = CUDA_SUCCESS;
+    Session* const s = resource == nullptr ? nullptr : session(ignored);
+    if (s == nullptr) {
+        return;
+    }
+    if (resource->resType == CU_RESOURCE_TYPE_LINEAR) {
+        client::give_to_gpu(*s, resource->res.linear.devPtr);
+    } else if (resource->resType == CU_RESOURCE_TYPE_PITCH2D) {
+        client::give_to_gpu(*s, resource->res.pitch2D.devPtr);
+    }
+}
+
 template <class Call>
 CUresult destroy(Known& known, unsigned long long object) {
     return remote_or_ask<Call>(known.take(current(), object), object);
@@ -69,6 +84,7 @@ void forget_textures(CUcontext context) {
 
 CUresult cuTexObjectCreate(CUtexObject* pTexObject, const CUDA_RESOURCE_DESC* pResDesc,
                            const CUDA_TEXTURE_DESC* pTexDesc, const CUDA_RESOURCE_VIEW_DESC* pResViewDesc) {
+    give_to_gpu(pResDesc);
     return note(textures(), pTexObject, remote<calls::cuTexObjectCreate>(pTexObject, pResDesc, pTexDesc, pResViewDesc));
 }
 CUresult cuTexObjectDestroy(CUtexObject texObject) {

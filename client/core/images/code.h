@@ -23,9 +23,10 @@ struct FunctionInfo {
     std::vector<ParameterLayout> layout;
     bool layout_known = true;
     std::size_t parameter_bytes = 0;
-    CUmodule module = nullptr;    // for a function
-    CUlibrary library = nullptr;  // for a kernel
-    CUkernel kernel = nullptr;    // the kernel that a function was obtained from
+    CUmodule module = nullptr;    // for a function of a module that the program loaded
+    CUlibrary library = nullptr;  // for a kernel, and a kernel's function
+    CUkernel kernel = nullptr;    // the kernel that a function belongs to
+    CUcontext context = nullptr;  // for a kernel's function: where it is
     CUfunction own = nullptr;     // the handle itself
     CUdevice device = -1;         // for a function: its context's device
     std::shared_ptr<FunctionAttributes> attributes = std::make_shared<FunctionAttributes>();

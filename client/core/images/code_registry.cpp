@@ -44,6 +44,36 @@ void add_function(CUfunction handle, FunctionInfo info) {
     r.functions[handle] = std::make_shared<const FunctionInfo>(std::move(info));
 }
 
+CUfunction add_kernel_function(CUkernel kernel, CUcontext context, CUfunction function, FunctionInfo info) {
+    info.context = context;
+    add_function(function, std::move(info));
+    Registry& r = registry();
+    const Lock lock(r.mutex);
+    return r.kernel_functions.emplace(std::pair(kernel, context), function).first->second;
+}
+
+CUfunction find_kernel_function(CUkernel kernel, CUcontext context) {
+    Registry& r = registry();
+    const Lock lock(r.mutex);
+    const auto it = r.kernel_functions.find({kernel, context});
+    return it == r.kernel_functions.end() ? nullptr : it->second;
+}
+
+CUmodule add_library_module(CUlibrary library, CUcontext context, CUmodule module) {
+    Registry& r = registry();
+    const Lock lock(r.mutex);
+    const CUmodule kept = r.library_modules.emplace(std::pair(library, context), module).first->second;
+    r.modules.emplace(kept, std::make_shared<Module>(library, context));
+    return kept;
+}
+
+CUmodule find_library_module(CUlibrary library, CUcontext context) {
+    Registry& r = registry();
+    const Lock lock(r.mutex);
+    const auto it = r.library_modules.find({library, context});
+    return it == r.library_modules.end() ? nullptr : it->second;
+}
+
 void forget_functions_of(CUmodule module, CUlibrary library) {
     Registry& r = registry();
     const Lock lock(r.mutex);
@@ -58,6 +88,8 @@ void forget_functions_of(CUmodule module, CUlibrary library) {
     if (library != nullptr) {
         std::erase_if(r.kernel_functions,
                       [&](const auto& entry) GP_REQUIRES(r.mutex) { return !r.functions.contains(entry.second); });
+        std::erase_if(r.library_modules, [&](const auto& entry) { return entry.first.first == library; });
+        std::erase_if(r.modules, [&](const auto& entry) { return entry.second->library == library; });
         r.libraries.erase(library);
     }
 }
@@ -72,6 +104,10 @@ void forget_kernel_functions(CUcontext context) {
         }
         r.functions.erase(entry.second);
         return true;
+    });
+    std::erase_if(r.library_modules, [&](const auto& entry) { return entry.first.second == context; });
+    std::erase_if(r.modules, [&](const auto& entry) {
+        return entry.second->library != nullptr && entry.second->context == context;
     });
 }
 

@@ -30,10 +30,15 @@ struct Library {
     bool loaded GP_GUARDED_BY(loading) = false;
     CUlibrary remote_handle = nullptr;  // the handle that the server knows
     std::map<std::string, CUkernel> kernels GP_GUARDED_BY(loading);
-    CUmodule module = nullptr;
 };
 
 struct Module {
+    Module() = default;
+    Module(CUlibrary of, CUcontext in) : library(of), context(in) {}
+
+    // For a library's module in a context: its functions are those of the library's kernels there.
+    const CUlibrary library = nullptr;
+    const CUcontext context = nullptr;
     Mutex resolving;
     std::map<std::string, CUfunction> functions GP_GUARDED_BY(resolving);
 };
@@ -45,6 +50,7 @@ struct Registry {
     // Including kernels.
     std::unordered_map<CUfunction, std::shared_ptr<const FunctionInfo>> functions GP_GUARDED_BY(mutex);
     std::map<std::pair<CUkernel, CUcontext>, CUfunction> kernel_functions GP_GUARDED_BY(mutex);
+    std::map<std::pair<CUlibrary, CUcontext>, CUmodule> library_modules GP_GUARDED_BY(mutex);
     std::atomic<std::uint64_t> generation{1};  // incremented when known handles are forgotten
 };
 Registry& registry();
@@ -55,6 +61,15 @@ std::shared_ptr<Module> find_module(CUmodule handle);
 
 void add_module(CUmodule handle);
 void add_function(CUfunction handle, FunctionInfo info);
+// Registers a kernel's function in a context. Returns the registered one, which another thread may have added first.
+CUfunction add_kernel_function(CUkernel kernel, CUcontext context, CUfunction function, FunctionInfo info);
+// Null if it is not known.
+CUfunction find_kernel_function(CUkernel kernel, CUcontext context);
+// The same for a library's module in a context.
+CUmodule add_library_module(CUlibrary library, CUcontext context, CUmodule module);
+CUmodule find_library_module(CUlibrary library, CUcontext context);
+// Looks a library's kernel up by name.
+CUresult find_kernel(CUlibrary library, const char* name, CUkernel& kernel);
 // Forgets the module or library that is not null, and its functions.
 void forget_functions_of(CUmodule module, CUlibrary library);
 

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "protocol/codec/reply.h"
+#include "server/worker/dispatch/outputs.h"
 #include "server/worker/dispatch/worker.h"
 
 namespace gpupool::worker {
@@ -197,26 +198,6 @@ struct Translator {
             }
         }
     }
-
-    template <class Call, int Index>
-    void out(codec::Slot<Call, Index>& slot) {
-        using S = codec::Slot<Call, Index>;
-        if constexpr (S::kind == codec::Shape::creates) {
-            if (slot.minted != 0) {
-                worker.handles.bind(codec::from_wire<typename S::Pointee>(slot.minted), slot.object);
-            }
-        } else if constexpr (S::kind == codec::Shape::out || S::kind == codec::Shape::inout) {
-            if constexpr (codec::is_handle<typename S::Pointee>) {
-                slot.object = worker.handles.client_handle(slot.object);
-            }
-        } else if constexpr (S::kind == codec::Shape::out_array) {
-            if constexpr (codec::is_handle<typename S::Pointee>) {
-                for (auto& element : slot.object) {
-                    element = worker.handles.client_handle(element);
-                }
-            }
-        }
-    }
 };
 
 }  // namespace detail
@@ -230,9 +211,8 @@ inline constexpr bool does_synchronize = calls::has_rule(Call::kRules, calls::Ru
 
 template <class Call>
 void finish(Worker& worker, Command& command, codec::Slots<Call>& slots, CUresult result) {
-    detail::Translator translator{worker, command};
     if (result == CUDA_SUCCESS) {
-        slots.each([&](auto& slot) { translator.out(slot); });
+        slots.each([&](auto& slot) { outputs_to_client(worker.handles, slot); });
     } else {
         slots.each([&](auto& slot) {
             if (slot.minted != 0) {

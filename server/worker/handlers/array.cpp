@@ -1,4 +1,5 @@
-// Arrays: created by the driver, and counted against the session's quota.
+// Arrays: created by the driver, and counted against the session's quota. Levels and planes end with what they are
+// parts of.
 
 #include "server/worker/dispatch/serve.h"
 #include "server/worker/memory/array_memory.h"
@@ -50,6 +51,42 @@ Outcome cuMipmappedArrayCreate(Worker& worker, Command& command, codec::Slots<ca
     using Call = calls::cuMipmappedArrayCreate;
     return create(worker, command, slots, slots.at<Call::pHandle>().minted,
                   array_bytes(slots.at<Call::pMipmappedArrayDesc>().object, slots.at<Call::numMipmapLevels>().value));
+}
+
+Outcome cuMipmappedArrayGetLevel(Worker& worker, Command& command,
+                                 codec::Slots<calls::cuMipmappedArrayGetLevel>& slots) {
+    using Call = calls::cuMipmappedArrayGetLevel;
+    CUmipmappedArray whole = slots.at<Call::hMipmappedArray>().value;
+    const std::uint64_t owner = codec::to_wire(whole);
+    auto& level = slots.at<Call::pLevelArray>();
+    if (const CUresult result = driver_handle(worker, whole); result != CUDA_SUCCESS) {
+        return result;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    const CUresult result =
+        driver::call(worker.api.cuMipmappedArrayGetLevel, level.value, whole, slots.at<Call::level>().value);
+    if (result == CUDA_SUCCESS && level.minted != 0) {
+        worker.handles.bind(codec::from_wire<CUarray>(level.minted), level.object);
+        worker.handles.add_part(owner, level.minted);
+    }
+    return result;
+}
+
+Outcome cuArrayGetPlane(Worker& worker, Command& command, codec::Slots<calls::cuArrayGetPlane>& slots) {
+    using Call = calls::cuArrayGetPlane;
+    CUarray whole = slots.at<Call::hArray>().value;
+    const std::uint64_t owner = codec::to_wire(whole);
+    auto& plane = slots.at<Call::pPlaneArray>();
+    if (const CUresult result = driver_handle(worker, whole); result != CUDA_SUCCESS) {
+        return result;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    const CUresult result =
+        driver::call(worker.api.cuArrayGetPlane, plane.value, whole, slots.at<Call::planeIdx>().value);
+    if (result == CUDA_SUCCESS && plane.object != whole && worker.handles.known_handle(plane.object) == nullptr) {
+        worker.handles.add_part(owner, codec::to_wire(worker.handles.client_handle(plane.object)));
+    }
+    return result;
 }
 
 }  // namespace gpupool::worker::handlers

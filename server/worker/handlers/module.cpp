@@ -178,9 +178,9 @@ struct ResolvedFunction {
 };
 
 // Looks a function up in the caller's context, or in any context if the thread has none, and answers with its
-// properties.
+// properties. `owner`: the client's handle that the function ends with.
 template <class Call>
-Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots,
+Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots, std::uint64_t owner,
                 std::function<void(const driver::Api&, ResolvedFunction&)> look_up) {
     const ContextState* state = worker.context_of(command);
     if (state == nullptr && !worker.objects.contexts.empty()) {
@@ -198,13 +198,14 @@ Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots,
                 return job->result;
             });
         },
-        [&worker, job, command, minted, capacity] {
+        [&worker, job, command, minted, capacity, owner] {
             if (job->result != CUDA_SUCCESS) {
                 worker.handles.bind_failed(minted);
                 worker.answer(command, job->result);
                 return;
             }
             worker.handles.bind(codec::from_wire<CUfunction>(minted), job->handle);
+            worker.handles.add_part(owner, minted);
             worker.answer(command, CUDA_SUCCESS, false, job->layout_bytes(capacity) + job->attributes_bytes(),
                           [&](std::byte* place) {
                               codec::Writer out(place);
@@ -299,7 +300,7 @@ Outcome gpFunctionResolve(Worker& worker, Command& command, codec::Slots<calls::
         return CUDA_ERROR_INVALID_VALUE;
     }
     return resolve(
-        worker, command, slots,
+        worker, command, slots, codec::to_wire(slots.at<Call::module>().value),
         [module, name = std::string(slots.at<Call::name>().value)](const driver::Api& api, ResolvedFunction& found) {
             found.result = driver::call(api.cuModuleGetFunction, &found.handle, module, name.c_str());
             if (found.result == CUDA_SUCCESS) {
@@ -344,16 +345,19 @@ Outcome gpKernelResolve(Worker& worker, Command& command, codec::Slots<calls::gp
         });
     };
     auto answer = [&worker, job, command, capacity, kernel = slots.at<Call::kernel>().minted,
-                   function = slots.at<Call::function>().minted] {
+                   function = slots.at<Call::function>().minted,
+                   owner = codec::to_wire(slots.at<Call::library>().value)] {
         if (job->result != CUDA_SUCCESS) {
             worker.handles.bind_failed(kernel);
             worker.answer(command, job->result);
             return;
         }
         worker.handles.bind(codec::from_wire<CUkernel>(kernel), job->kernel);
+        worker.handles.add_part(owner, kernel);
         const bool loaded = job->function.result == CUDA_SUCCESS;
         if (loaded) {
             worker.handles.bind(codec::from_wire<CUfunction>(function), job->function.handle);
+            worker.handles.add_part(kernel, function);
         }
         const std::size_t bytes = job->function.layout_bytes(capacity) + 8 + job->function.attributes_bytes();
         worker.answer(command, CUDA_SUCCESS, false, bytes, [&](std::byte* place) {
@@ -380,7 +384,7 @@ Outcome gpKernelFunction(Worker& worker, Command& command, codec::Slots<calls::g
     if (worker.context_of(command) == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    return resolve(worker, command, slots,
+    return resolve(worker, command, slots, codec::to_wire(slots.at<Call::kernel>().value),
                    [kernel](const driver::Api& api, ResolvedFunction& found) { found.load_of(api, kernel); });
 }
 
@@ -498,9 +502,11 @@ Outcome gpLibraryModule(Worker& worker, Command& command, codec::Slots<calls::gp
             job->result =
                 in_context(api, context, [&] { return driver::call(api.cuLibraryGetModule, &job->module, library); });
         },
-        [&worker, job, command, minted = slots.at<Call::module>().minted] {
+        [&worker, job, command, minted = slots.at<Call::module>().minted,
+         owner = codec::to_wire(slots.at<Call::library>().value)] {
             if (job->result == CUDA_SUCCESS) {
                 worker.handles.bind(codec::from_wire<CUmodule>(minted), job->module);
+                worker.handles.add_part(owner, minted);
             } else {
                 worker.handles.bind_failed(minted);
             }

@@ -74,7 +74,24 @@ void HandleTable::unbind(std::uint64_t client) {
     if (const auto back = reverse.find(it->second.driver); back != reverse.end() && back->second == client) {
         reverse.erase(back);
     }
+    if (const auto siblings = parts_.find(it->second.owner); siblings != parts_.end()) {
+        siblings->second.erase(client);
+    }
     entries_.erase(it);
+    if (const auto own = parts_.extract(client)) {
+        for (const std::uint64_t part : own.mapped()) {
+            unbind(part);
+        }
+    }
+}
+
+void HandleTable::add_part(std::uint64_t owner, std::uint64_t part) {
+    const auto it = entries_.find(part);
+    if (it == entries_.end() || !entries_.contains(owner) || it->second.owner != 0) {
+        return;
+    }
+    it->second.owner = owner;
+    parts_[owner].insert(part);
 }
 
 std::uint64_t HandleTable::client_wire(HandleKind kind, std::uint64_t driver) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "protocol/codec/handles.h"
 
@@ -51,7 +52,12 @@ class HandleTable {
 
     // The call that was to create `client` failed and that was reported: later uses of the handle fail silently.
     void bind_failed(std::uint64_t client);
+    // Unbinds its parts too.
     void unbind(std::uint64_t client);
+
+    // `part` ends with `owner`: a level with its mipmapped array, a function with its module. Does nothing unless both
+    // are bound.
+    void add_part(std::uint64_t owner, std::uint64_t part);
 
     // The client's handle for one of the driver's; mints one if there is none yet.
     template <class Handle>
@@ -83,8 +89,7 @@ class HandleTable {
     void forget_driver(Handle driver) {
         auto& reverse = reverse_[static_cast<std::size_t>(codec::handle_kind_of<Handle>)];
         if (const auto it = reverse.find(codec::to_wire(driver)); it != reverse.end()) {
-            entries_.erase(it->second);
-            reverse.erase(it);
+            unbind(std::uint64_t{it->second});
         }
     }
 
@@ -95,6 +100,7 @@ class HandleTable {
         std::uint64_t driver;
         bool failed;
         std::uint64_t used_in = 0;  // for a function: the context of its last launch
+        std::uint64_t owner = 0;    // whose part it is; 0: none
     };
 
     // Null if there is no entry of that kind. `entries` is entries_, const or not.
@@ -109,6 +115,7 @@ class HandleTable {
 
     std::unordered_map<std::uint64_t, Entry> entries_;
     std::array<std::unordered_map<std::uint64_t, std::uint64_t>, kKinds> reverse_;
+    std::unordered_map<std::uint64_t, std::unordered_set<std::uint64_t>> parts_;  // by owner
     std::uint64_t next_serial_ = 1;
 };
 

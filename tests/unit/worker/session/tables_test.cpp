@@ -99,6 +99,35 @@ TEST(HandleTable, ReusedDriverHandleBelongsToItsNewName) {
     EXPECT_EQ(table.client_handle(driver), after);
 }
 
+TEST(HandleTable, PartsEndWithTheirOwner) {
+    HandleTable table;
+    const auto library = client<CUlibrary>(HandleKind::library, 1);
+    const auto kernel = client<CUkernel>(HandleKind::kernel, 2);
+    const auto function = client<CUfunction>(HandleKind::function, 3);
+    table.bind(library, codec::from_wire<CUlibrary>(0x10));
+    table.bind(kernel, codec::from_wire<CUkernel>(0x20));
+    table.bind(function, codec::from_wire<CUfunction>(0x30));
+    table.add_part(codec::to_wire(library), codec::to_wire(kernel));
+    table.add_part(codec::to_wire(kernel), codec::to_wire(function));
+    table.unbind(codec::to_wire(library));
+    EXPECT_EQ(table.size(), 0u);
+    EXPECT_EQ(table.known_handle(codec::from_wire<CUfunction>(0x30)), nullptr);
+}
+
+TEST(HandleTable, PartsMayEndBeforeTheirOwner) {
+    HandleTable table;
+    const auto module = client<CUmodule>(HandleKind::module, 1);
+    const auto function = client<CUfunction>(HandleKind::function, 2);
+    table.bind(module, codec::from_wire<CUmodule>(0x10));
+    table.bind(function, codec::from_wire<CUfunction>(0x20));
+    table.add_part(codec::to_wire(module), codec::to_wire(function));
+    table.add_part(0x77, codec::to_wire(function));  // no such owner
+    table.unbind(codec::to_wire(function));
+    EXPECT_EQ(table.size(), 1u);
+    table.unbind(codec::to_wire(module));
+    EXPECT_EQ(table.size(), 0u);
+}
+
 TEST(HandleTable, HandlesOfUnknownKindsAreHarmless) {
     HandleTable table;
     for (const std::uint64_t handle : {1ull, 0xffull << 52, ~0ull, 200ull << 52}) {
