@@ -154,6 +154,7 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
     if (graph != nullptr) {
         this_session().graphs.add(graph);
     }
+    this_session().graph_memories.end_capture(capture->id, graph);
     *phGraph = graph;
     return capture->invalid && result == CUDA_SUCCESS ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : result;
 }

@@ -187,6 +187,9 @@ enum class Place {
 };
 
 Place place_of(const Session& s, CUdeviceptr address, Side side) {
+    if (is_idle(s, address)) {
+        return Place::unknown;
+    }
     if (on_device(s, address)) {
         return s.host_mirrors.is_shared(address) ? Place::shared : Place::device;
     }

@@ -64,6 +64,11 @@ bool on_device(const Session& s, std::uint64_t address) {
     return range && (range->on_device() || s.host_mirrors.device_address(range->base) == range->base);
 }
 
+bool is_idle(const Session& s, CUdeviceptr address) {
+    const auto range = s.window.contains(address) ? std::nullopt : s.memory.find(address);
+    return range && range->idle;
+}
+
 bool is_gpus_host_memory(const Session& s, CUdeviceptr address) {
     if (s.window.contains(address)) {
         return false;
@@ -99,7 +104,7 @@ bool may_hold(const Session& s, std::uint64_t address, std::uint64_t bytes) {
 
 bool surely_holds(const Session& s, std::uint64_t address, std::uint64_t bytes) {
     const auto range = s.memory.find(address);
-    return range && holds(s, *range, address, bytes);
+    return range && !range->idle && holds(s, *range, address, bytes);
 }
 
 namespace {

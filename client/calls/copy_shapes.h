@@ -33,6 +33,9 @@ bool may_hold(const Session& s, std::uint64_t address, std::uint64_t bytes);
 // The same, but false if the client does not know the memory, so that only the driver can tell.
 bool surely_holds(const Session& s, std::uint64_t address, std::uint64_t bytes);
 
+// Is it memory of a graph that is not allocated at the moment? Only the driver knows what may be done with it.
+bool is_idle(const Session& s, CUdeviceptr address);
+
 // Is it an address of host memory that CUDA knows: allocated, registered, or where the GPU sees such memory?
 bool is_gpus_host_memory(const Session& s, CUdeviceptr address);
 

@@ -64,6 +64,8 @@ CUresult instantiate(CUgraphExec* executable, CUgraph graph, std::uint64_t flags
     }
     if (result == CUDA_SUCCESS) {
         this_session().graphs.add_executable(made, graph);
+        this_session().graph_memories.instantiate(made, graph,
+                                                  (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0);
         *executable = made;
     }
     return result;
@@ -75,6 +77,13 @@ CUresult instantiate_with_log(CUgraphExec* executable, CUgraph graph, CUgraphNod
         log[0] = '\0';
     }
     return instantiate(executable, graph, 0, error_node, nullptr);
+}
+
+// Forgets memory that no graph can allocate again.
+void forget_memory(Session& s, const std::vector<CUdeviceptr>& addresses) {
+    for (const CUdeviceptr address : addresses) {
+        s.memory.remove(address);
+    }
 }
 
 bool has_data(const CUgraphEdgeData& edge) {
@@ -120,6 +129,7 @@ CUresult cuGraphDestroy(CUgraph hGraph) {
     }
     const WaitForReplies where_unknown(!s->graphs.remove(hGraph));
     s->node_storages.remove(hGraph);
+    forget_memory(*s, s->graph_memories.destroy(hGraph));
     return remote<calls::cuGraphDestroy>(hGraph);
 }
 
@@ -220,8 +230,12 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
 // ---- launching, updating
 
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
-    return this_session().graphs.remove_executable(hGraphExec) ? remote<calls::cuGraphExecDestroy>(hGraphExec)
-                                                               : CUDA_ERROR_INVALID_VALUE;
+    Session& s = this_session();
+    if (!s.graphs.remove_executable(hGraphExec)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    forget_memory(s, s.graph_memories.destroy(hGraphExec));
+    return remote<calls::cuGraphExecDestroy>(hGraphExec);
 }
 
 CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
@@ -236,6 +250,13 @@ CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
     if (const CUresult result = captures.any() ? captures.refuse_if_capturing(stream_key(hStream)) : CUDA_SUCCESS;
         result != CUDA_SUCCESS) {
         return result;
+    }
+    std::vector<GraphMemories::Change> changes;
+    if (const CUresult result = this_session().graph_memories.launch(hGraphExec, changes); result != CUDA_SUCCESS) {
+        return result;
+    }
+    for (const GraphMemories::Change& change : changes) {
+        this_session().memory.set_idle(change.address, !change.allocated);
     }
     return remote<calls::cuGraphLaunch>(hGraphExec, hStream);
 }

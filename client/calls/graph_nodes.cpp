@@ -261,6 +261,9 @@ CUresult add_plain(CUgraphNode& created, const GraphPlace& place, const CUgraphN
         &message.node, static_cast<const unsigned char*>(message.payload.data()), message.payload.size());
     if (result == CUDA_SUCCESS) {
         this_session().graphs.add_node(created, place.graph, p.type, function_of(p));
+        if (p.type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
+            this_session().graph_memories.add(place.graph, p.free.dptr, GraphMemories::Does::frees);
+        }
     }
     return result;
 }
@@ -290,7 +293,10 @@ CUresult add_owning(CUgraphNode& created, const GraphPlace& place, CUgraphNodePa
     p.alloc.dptr = address;
     ContextState* const context = this_thread().current();
     if (address != 0 && context != nullptr) {
-        this_session().memory.add({address, p.alloc.bytesize, MemoryKind::pool, context->device, context});
+        MemoryRange range{address, p.alloc.bytesize, MemoryKind::pool, context->device, context};
+        range.of_graph = range.idle = true;
+        this_session().memory.add(range);
+        this_session().graph_memories.add(place.graph, address, GraphMemories::Does::allocates);
     }
     return CUDA_SUCCESS;
 }

@@ -223,11 +223,15 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
     }
     Session& s = *here;
     const auto range = s.memory.find(dptr);  // any context, or none, may be current
-    if (!range || range->base != dptr || (range->kind != MemoryKind::device && range->kind != MemoryKind::pool)) {
+    if (!range || range->base != dptr || range->idle ||
+        (range->kind != MemoryKind::device && range->kind != MemoryKind::pool)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     // As the driver does: no work that was sent may still use the memory.
     result = wait_for_users(s, range->context);
+    if (range->of_graph) {
+        return free_of_graph(s, dptr, nullptr);
+    }
     if (!s.memory.remove(dptr)) {
         return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
     }
@@ -342,7 +346,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, std::size_t* psize, CUdevic
         return result;
     }
     const auto range = this_session().memory.find(dptr);
-    if (!range) {
+    if (!range || range->idle) {
         return CUDA_ERROR_NOT_FOUND;
     }
     if (pbase != nullptr) {
@@ -454,8 +458,8 @@ void store(void* data, T value) {
 }
 
 CUresult pool_of(const std::optional<MemoryRange>& range, CUmemoryPool* pool) {
-    *pool = range ? range->pool : nullptr;
-    if (range && range->kind == MemoryKind::pool && range->pool == nullptr) {
+    *pool = range && !range->of_graph ? range->pool : nullptr;
+    if (range && range->kind == MemoryKind::pool && range->pool == nullptr && !range->of_graph) {
         return remote<calls::cuDeviceGetMemPool>(pool, range->device);
     }
     return CUDA_SUCCESS;
@@ -529,7 +533,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
         return result;
     }
     const auto range = s->memory.find(ptr);
-    if (data == nullptr || !range) {
+    if (data == nullptr || !range || range->idle) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     return attribute_of(range, ptr, attribute, data);
@@ -544,7 +548,10 @@ CUresult cuPointerGetAttributes(unsigned numAttributes, CUpointer_attribute* att
     if (attributes == nullptr || data == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto range = s->memory.find(ptr);
+    auto range = s->memory.find(ptr);
+    if (range && range->idle) {
+        range.reset();
+    }
     for (unsigned i = 0; i < numAttributes; ++i) {
         result = attribute_of(range, ptr, attributes[i], data[i]);
         if (result == CUDA_ERROR_NOT_SUPPORTED) {

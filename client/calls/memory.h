@@ -23,6 +23,9 @@ void wait_without_errors(Session& s, ContextState& context);
 // does the driver (docs/driver-facts.md).
 CUresult wait_for_users(Session& s, ContextState* own);
 
+// Frees memory of a graph, which the graph may allocate again, in stream order.
+CUresult free_of_graph(Session& s, CUdeviceptr address, CUstream stream);
+
 // Call after `allocate` ran out of memory. Gives back memory of the device that the client holds unused, and retries:
 // first empty slabs; then, after the work of `context` (if not null) is complete, what the pool can give back.
 CUresult reclaim_and_allocate(CUdevice device, ContextState* context, const std::function<CUresult()>& allocate);

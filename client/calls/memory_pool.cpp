@@ -111,6 +111,21 @@ void give(CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes, CUmemoryPoo
     *dptr = address;
 }
 
+// The same for memory that the driver has allocated in stream order. In a capture that is memory of the graph.
+void give_from_driver(CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes, CUmemoryPool pool,
+                      ContextState& context, CUstream stream) {
+    Session& s = this_session();
+    const auto capture = s.captures.any() ? s.captures.find(stream_key(stream)) : std::nullopt;
+    MemoryRange range{address, bytes, MemoryKind::pool, context.device, &context};
+    range.pool = pool;
+    range.of_graph = range.idle = capture.has_value();
+    s.memory.add(range);
+    if (capture) {
+        s.graph_memories.add_captured(capture->id, address, GraphMemories::Does::allocates);
+    }
+    *dptr = address;
+}
+
 // Allocates from the client's pool. False, for the driver to do it, if another pool is meant or the stream captures.
 bool allocate_here(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUstream stream, CUresult& result) {
     Session& s = this_session();
@@ -163,6 +178,19 @@ bool free_here(Session& s, const MemoryRange& range, CUstream stream, CUresult& 
 
 }  // namespace
 
+CUresult free_of_graph(Session& s, CUdeviceptr address, CUstream stream) {
+    const GraphMemories::Freed freed = s.graph_memories.free(address);
+    if (freed == GraphMemories::Freed::no) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (freed == GraphMemories::Freed::last) {
+        s.memory.remove(address);
+    } else {
+        s.memory.set_idle(address, true);
+    }
+    return remote<calls::cuMemFreeAsync>(address, stream);
+}
+
 CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStream) {
     ContextState* context = nullptr;
     CUresult result = usable_context(context);
@@ -173,7 +201,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStre
     CUdeviceptr address = 0;
     result = remote<calls::cuMemAllocAsync>(&address, bytesize, hStream);
     if (result == CUDA_SUCCESS) {
-        give(dptr, address, bytesize, nullptr, *context);
+        give_from_driver(dptr, address, bytesize, nullptr, *context, hStream);
     }
     return result;
 }
@@ -188,7 +216,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemo
     CUdeviceptr address = 0;
     result = remote<calls::cuMemAllocFromPoolAsync>(&address, bytesize, pool, hStream);
     if (result == CUDA_SUCCESS) {
-        give(dptr, address, bytesize, pool, *context);
+        give_from_driver(dptr, address, bytesize, pool, *context, hStream);
     }
     return result;
 }
@@ -215,15 +243,21 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
         return result;
     }
     // In a capture the address stays known: the same graph may have allocated the memory, and repeats both.
-    const bool captured = s->captures.find(stream_key(hStream)).has_value();
-    if (captured && range->kind == MemoryKind::device) {
+    const std::optional<Captures::Status> captured = s->captures.find(stream_key(hStream));
+    if (captured && !range->of_graph) {
         return CUDA_ERROR_INVALID_VALUE;  // a graph can only free what a graph has allocated
+    }
+    if (!captured && range->of_graph) {
+        return free_of_graph(*s, dptr, hStream);
     }
     if (!captured && free_here(*s, *range, hStream, result)) {
         return result;
     }
+    const WaitForReplies if_captured(captured.has_value());  // only the driver knows who may free it
     result = remote<calls::cuMemFreeAsync>(dptr, hStream);
-    if (result == CUDA_SUCCESS && !captured) {
+    if (result == CUDA_SUCCESS && captured) {
+        s->graph_memories.add_captured(captured->id, dptr, GraphMemories::Does::frees);
+    } else if (result == CUDA_SUCCESS) {
         s->memory.remove(dptr);
     }
     return result;

@@ -44,7 +44,8 @@ CUresult set(const Extent& to, Arguments... arguments) {
     if (const CUresult result = check(to); result != CUDA_SUCCESS || to.empty()) {
         return result;
     }
-    const bool is_known = this_session().memory.find(to.destination).has_value();
+    const auto range = this_session().memory.find(to.destination);
+    const bool is_known = range && !range->idle;
     return remote_or_ask<Call>(is_known, to.destination, arguments...);
 }
 

@@ -1,5 +1,5 @@
-// Shared by graphs.cpp (explicit graphs), graphs_capture.cpp (stream capture) and graphs_owning.cpp (nodes that own
-// memory or graphs).
+// Shared by graph_parts.cpp, graphs.cpp (explicit graphs), graphs_capture.cpp (stream capture) and graphs_owning.cpp
+// (nodes that own memory or graphs).
 //
 // Threads: a context is current. Errors: as in driver.h.
 #pragma once

@@ -101,6 +101,7 @@ void conditional(const GraphWork& work, const Device& device) {
     DRIVER_OK(cuGraphAddKernelNode(&second, made.body, &first, 1, &kernel));
     const CUgraphExec executable = instantiate(made.graph);
     DRIVER_OK(cuMemsetD32(work.device, 1, kWords));
+    DRIVER_OK(cuCtxSynchronize());
     DRIVER_OK(cuGraphLaunch(executable, work.stream));
     DRIVER_OK(cuGraphLaunch(executable, work.stream));
     check(work.device_holds(21), "the body ran twice");

@@ -49,6 +49,13 @@ std::optional<MemoryRange> MemoryMap::remove(std::uint64_t base) {
     return range;
 }
 
+void MemoryMap::set_idle(std::uint64_t base, bool idle) {
+    const Lock lock(mutex_);
+    if (const auto it = ranges_.find(base); it != ranges_.end()) {
+        it->second.idle = idle;
+    }
+}
+
 std::optional<MemoryRange> MemoryMap::find(std::uint64_t address) const {
     const SharedLock lock(mutex_);
     const auto it = find_block(ranges_, address, bytes_of);

@@ -37,6 +37,8 @@ struct MemoryRange {
     std::uint64_t id = 0;         // CU_POINTER_ATTRIBUTE_BUFFER_ID
     bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
     CUmemoryPool pool = nullptr;  // of stream-ordered memory; null: the device's current one
+    bool of_graph = false;        // a graph's node allocates it, whenever the graph is launched
+    bool idle = false;            // it is not allocated at the moment: the program may only name it in graphs
 
     [[nodiscard]] bool on_device() const { return kind != MemoryKind::pinned && kind != MemoryKind::registered; }
 };
@@ -61,6 +63,7 @@ class MemoryMap {
     [[nodiscard]] std::uint64_t host_begin() const { return host_begin_.load(std::memory_order_acquire); }
     [[nodiscard]] std::uint64_t host_end() const { return host_end_.load(std::memory_order_acquire); }
     [[nodiscard]] std::size_t host_blocks() const { return host_blocks_.load(std::memory_order_acquire); }
+    void set_idle(std::uint64_t base, bool idle);
     bool set_sync_memops(std::uint64_t address, bool on);
     // False if set_sync_memops() never turned it on for any memory. Takes no lock.
     [[nodiscard]] bool any_sync_memops() const { return any_sync_memops_.load(std::memory_order_acquire); }

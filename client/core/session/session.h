@@ -19,6 +19,7 @@
 #include "client/core/dispatch/host_functions.h"
 #include "client/core/dispatch/thread.h"
 #include "client/core/graphs/graph_hosts.h"
+#include "client/core/graphs/graph_memories.h"
 #include "client/core/graphs/graphs.h"
 #include "client/core/graphs/node_storages.h"
 #include "client/core/memory/address_window.h"
@@ -80,6 +81,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     Graphs graphs;
     NodeStorages node_storages;
     GraphHosts graph_hosts;
+    GraphMemories graph_memories;
     std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device; made after the receiving thread has started
     std::atomic<bool> heaps_are_made{false};
     std::vector<std::unique_ptr<StreamPool>> pools;  // the devices' default pools

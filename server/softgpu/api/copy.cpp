@@ -310,6 +310,17 @@ CUresult submit(const StreamPtr& stream, Copy copy, bool wait) {
 
 }  // namespace
 
+namespace {
+
+// Outside of graphs, memory of a graph is there only while it is allocated.
+CUresult submit_now(const StreamPtr& stream, const Copy& copy, bool wait) {
+    const bool idle = (copy.from == Side::device && GraphMemory::is_idle(copy.rows.from)) ||
+                      (copy.to == Side::device && GraphMemory::is_idle(copy.rows.to));
+    return idle ? CUDA_ERROR_INVALID_VALUE : submit(stream, copy, wait);
+}
+
+}  // namespace
+
 CUresult submit_copy(CUstream handle, const CUDA_MEMCPY3D& description, bool wait) {
     SOFTGPU_STREAM(handle, stream);
     Copy copy;
@@ -324,7 +335,7 @@ CUresult submit_copy(CUstream handle, const CUDA_MEMCPY3D& description, bool wai
             stream, [&] { return copy_payload(description, stream->context); }, result)) {
         return result;
     }
-    return submit(stream, copy, wait);
+    return submit_now(stream, copy, wait);
 }
 
 CUresult submit_rows(CUstream handle, const Rows& rows, Side from, Side to, bool wait) {
@@ -338,7 +349,7 @@ CUresult submit_rows(CUstream handle, const Rows& rows, Side from, Side to, bool
             stream, [&] { return copy_payload(describe_copy(copy), stream->context); }, result)) {
         return result;
     }
-    return submit(stream, copy, wait);
+    return submit_now(stream, copy, wait);
 }
 
 CUresult check_fill(const CUDA_MEMSET_NODE_PARAMS& fill) {
@@ -405,6 +416,9 @@ CUresult submit_fill(CUstream handle, const CUDA_MEMSET_NODE_PARAMS& fill, bool 
     }
     if (fill.width == 0 || fill.height == 0) {
         return CUDA_SUCCESS;
+    }
+    if (GraphMemory::is_idle(fill.dst)) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
     const std::uint64_t sequence = submit_ordered(stream, [fill]() -> CUresult { return run_fill(fill); });
     if (!wait) {

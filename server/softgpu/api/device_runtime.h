@@ -1,5 +1,5 @@
-// PTX for the part of NVIDIA's device runtime that cooperative groups need. A program that links with libcudadevrt.a,
-// which contains machine code only, is linked with this instead.
+// PTX for the part of NVIDIA's device runtime that cooperative groups and conditional nodes need. A program that links
+// with libcudadevrt.a, which contains machine code only, is linked with this instead.
 //
 // Threads: constants. Errors: none. The functions to launch kernels from kernels are missing, so linking reports them
 //   as undefined.
@@ -80,6 +80,15 @@ done:
     ret;
 none:
     st.param.b32 [result], 1;
+    ret;
+}
+.visible .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value)
+{
+    .reg .b32 %value;
+    .reg .b64 %word;
+    ld.param.u64 %word, [handle];
+    ld.param.u32 %value, [value];
+    st.global.u32 [%word], %value;
     ret;
 }
 )";

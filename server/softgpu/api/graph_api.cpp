@@ -72,6 +72,9 @@ CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode
         if (a == nullptr || b == nullptr || a == b || a->graph != graph.get() || b->graph != graph.get()) {
             return CUDA_ERROR_INVALID_VALUE;
         }
+        if (!add && graph->holds_memory_nodes()) {
+            return CUDA_ERROR_NOT_SUPPORTED;
+        }
         const bool twice = std::any_of(edges.begin(), edges.end(),
                                        [&](const Edge& e) { return e.from == a.get() && e.to == b.get(); });
         if (twice || graph->has_edge(*a, *b) == add) {
@@ -87,11 +90,6 @@ CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode
         }
     }
     return CUDA_SUCCESS;
-}
-
-bool is_memory_node(const Node& node) {
-    return std::holds_alternative<AllocationPayload>(*node.payload) ||
-           std::holds_alternative<FreePayload>(*node.payload);
 }
 
 }  // namespace
@@ -126,12 +124,27 @@ CUresult CUDAAPI cuGraphClone(CUgraph* result, CUgraph handle) {
     if (result == nullptr || graph->capturing) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (graph->holds_memory_nodes()) {
+    if (graph->holds_memory_nodes() || graph->holds_conditional_nodes()) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     const GraphPtr clone = graph->clone(true);
     graphs().graphs.add(clone);
     *result = reinterpret_cast<CUgraph>(clone.get());
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGraphConditionalHandleCreate(CUgraphConditionalHandle* result, CUgraph handle, CUcontext context,
+                                                unsigned default_value, unsigned flags) {
+    SOFTGPU_GRAPHS();
+    SOFTGPU_GRAPH(handle, graph);
+    if (result == nullptr || (flags & ~unsigned{CU_GRAPH_COND_ASSIGN_DEFAULT}) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (state().contexts.find(context) == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    graph->conditions.push_back(std::make_shared<GraphCondition>(default_value, flags));
+    *result = graph->conditions.back()->handle();
     return CUDA_SUCCESS;
 }
 
@@ -214,8 +227,8 @@ CUresult CUDAAPI cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* 
 CUresult CUDAAPI cuGraphDestroyNode(CUgraphNode handle) {
     SOFTGPU_GRAPHS();
     SOFTGPU_NODE(handle, node);
-    // Nodes that allocate or free memory cannot be removed.
-    if (is_memory_node(*node)) {
+    // Nothing can be removed from a graph with memory of its own.
+    if (node->graph->holds_memory_nodes()) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     node->graph->remove(*node);

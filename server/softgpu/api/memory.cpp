@@ -82,8 +82,16 @@ CUresult free_of_kind(std::uint64_t address, bool host) {
     if (address == 0) {
         return CUDA_SUCCESS;
     }
+    // Memory of a graph is allocated from the launch on, but exists only once the launch has run.
+    const auto of_graph = GraphMemory::find(address);
+    if (of_graph != nullptr && of_graph->held()) {
+        for (const ContextPtr& one : state().contexts.all()) {
+            one->synchronize();
+        }
+    }
     Allocation found;
-    if (!state().allocations.find(address, found) || found.begin != address) {
+    const bool freed = of_graph != nullptr && !of_graph->held();
+    if (freed || !state().allocations.find(address, found) || found.begin != address) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const bool fits =

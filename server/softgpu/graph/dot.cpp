@@ -20,6 +20,7 @@ const char* name_of(CUgraphNodeType type) {
         case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return "MEM_ALLOC";
         case CU_GRAPH_NODE_TYPE_MEM_FREE: return "MEM_FREE";
         case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return "BATCH_MEM_OP";
+        case CU_GRAPH_NODE_TYPE_CONDITIONAL: return "CONDITIONAL";
         default: return "NODE";
     }
 }
@@ -49,13 +50,11 @@ void write_nodes(std::string& text, const Graph& graph) {
         }
     }
     for (const auto& node : graph.nodes) {
-        const auto* child = std::get_if<ChildPayload>(node->payload.get());
-        if (child == nullptr) {
-            continue;
+        for (const GraphPtr& inner : graphs_in(*node->payload)) {
+            text += fmt::format("subgraph cluster_{} {{\nlabel=\"graph_{}\";\n", inner->id, inner->id);
+            write_nodes(text, *inner);
+            text += "}\n";
         }
-        text += fmt::format("subgraph cluster_{} {{\nlabel=\"graph_{}\";\n", child->graph->id, child->graph->id);
-        write_nodes(text, *child->graph);
-        text += "}\n";
     }
 }
 

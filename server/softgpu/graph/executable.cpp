@@ -19,13 +19,29 @@ struct Span {
 };
 
 std::uint32_t add_step(Plan& plan, PayloadPtr payload) {
-    plan.steps.push_back({std::move(payload), {}, 0});
+    plan.steps.push_back({std::move(payload), nullptr, {}, 0});
     return static_cast<std::uint32_t>(plan.steps.size() - 1);
 }
 
 void connect(Plan& plan, std::uint32_t from, std::uint32_t to) {
     plan.steps[from].dependents.push_back(to);
     ++plan.steps[to].dependency_count;
+}
+
+Span inline_graph(Plan& plan, const Graph& graph);
+
+void add_conditional(Plan& plan, std::uint32_t step, const ConditionalPayload& payload) {
+    auto made = std::make_shared<Plan::Conditional>();
+    made->condition = payload.condition;
+    made->type = payload.type;
+    plan.conditions.push_back(payload.condition);
+    for (const GraphPtr& body : payload.bodies) {
+        auto inner = std::make_shared<Plan>();
+        inline_graph(*inner, *body);
+        plan.conditions.insert(plan.conditions.end(), inner->conditions.begin(), inner->conditions.end());
+        made->bodies.push_back(std::move(inner));
+    }
+    plan.steps[step].conditional = std::move(made);
 }
 
 // Inlines child graphs, recursively. The depth is bounded by the calls that the program made, one per level.
@@ -38,7 +54,11 @@ Span inline_graph(Plan& plan, const Graph& graph) {
             spans[node.get()] = inline_graph(plan, *child->graph);
             continue;
         }
-        const std::uint32_t step = add_step(plan, node->enabled ? node->payload : nullptr);
+        const auto* conditional = std::get_if<ConditionalPayload>(node->payload.get());
+        const std::uint32_t step = add_step(plan, node->enabled && conditional == nullptr ? node->payload : nullptr);
+        if (conditional != nullptr) {
+            add_conditional(plan, step, *conditional);
+        }
         spans[node.get()] = {step, step};
     }
     for (const auto& node : graph.nodes) {
@@ -58,25 +78,65 @@ Span inline_graph(Plan& plan, const Graph& graph) {
 
 bool sorts(const Graph& graph) {
     return graph.sorted().has_value() && std::all_of(graph.nodes.begin(), graph.nodes.end(), [](const NodePtr& node) {
-               const auto* child = std::get_if<ChildPayload>(node->payload.get());
-               return child == nullptr || sorts(*child->graph);
+               const auto inner = graphs_in(*node->payload);
+               return std::all_of(inner.begin(), inner.end(), [](const GraphPtr& one) { return sorts(*one); });
            });
 }
 
 template <class F>
 void for_each_memory(const Graph& graph, F what) {
     for (const auto& node : graph.nodes) {
-        if (const auto* child = std::get_if<ChildPayload>(node->payload.get())) {
-            for_each_memory(*child->graph, what);
+        for (const GraphPtr& inner : graphs_in(*node->payload)) {
+            for_each_memory(*inner, what);
         }
         if (const auto* allocation = std::get_if<AllocationPayload>(node->payload.get())) {
             what(*allocation->memory, true);
         }
-        if (const auto* free = std::get_if<FreePayload>(node->payload.get());
-            free != nullptr && free->memory != nullptr) {
+        if (const auto* free = std::get_if<FreePayload>(node->payload.get())) {
             what(*free->memory, false);
         }
     }
+}
+
+template <class F>
+void for_each_condition(const Graph& graph, F what) {
+    for (const auto& node : graph.nodes) {
+        for (const GraphPtr& inner : graphs_in(*node->payload)) {
+            for_each_condition(*inner, what);
+        }
+        if (const auto* conditional = std::get_if<ConditionalPayload>(node->payload.get())) {
+            what(*conditional->condition);
+        }
+    }
+}
+
+bool has_unused_condition(const Graph& graph) {
+    return std::any_of(graph.conditions.begin(), graph.conditions.end(),
+                       [](const auto& condition) { return !condition->used(); }) ||
+           std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const NodePtr& node) {
+               const auto inner = graphs_in(*node->payload);
+               return std::any_of(inner.begin(), inner.end(),
+                                  [](const GraphPtr& one) { return has_unused_condition(*one); });
+           });
+}
+
+// The first node that a conditional node's graph may not have; null if there is none.
+const Node* misplaced_node(const Graph& graph, bool in_body) {
+    for (const auto& node : graph.nodes) {
+        const CUgraphNodeType type = type_of(*node->payload);
+        const bool fits = type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY ||
+                          type == CU_GRAPH_NODE_TYPE_MEMSET || type == CU_GRAPH_NODE_TYPE_EMPTY ||
+                          type == CU_GRAPH_NODE_TYPE_GRAPH || type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
+        if (in_body && !fits) {
+            return node.get();
+        }
+        for (const GraphPtr& inner : graphs_in(*node->payload)) {
+            if (const Node* found = misplaced_node(*inner, in_body || inner->is_body)) {
+                return found;
+            }
+        }
+    }
+    return nullptr;
 }
 
 Node* find_in(const Graph& graph, unsigned long long origin) {
@@ -84,12 +144,10 @@ Node* find_in(const Graph& graph, unsigned long long origin) {
         if (node->origin == origin) {
             return node.get();
         }
-        const auto* child = std::get_if<ChildPayload>(node->payload.get());
-        if (child == nullptr) {
-            continue;
-        }
-        if (Node* found = find_in(*child->graph, origin)) {
-            return found;
+        for (const GraphPtr& inner : graphs_in(*node->payload)) {
+            if (Node* found = find_in(*inner, origin)) {
+                return found;
+            }
         }
     }
     return nullptr;
@@ -142,10 +200,16 @@ struct Pairing {
                     return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, &node);
                 }
             }
-            if (const auto* child = std::get_if<ChildPayload>(node.payload.get())) {
-                if (!pair(*std::get<ChildPayload>(*mine.payload).graph, *child->graph)) {
+            const auto inner = graphs_in(*node.payload), own = graphs_in(*mine.payload);
+            if (inner.size() != own.size()) {
+                return fail(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED, &node);
+            }
+            for (std::size_t each = 0; each < inner.size(); ++each) {
+                if (!pair(*own[each], *inner[each])) {
                     return false;
                 }
+            }
+            if (!inner.empty()) {
                 continue;
             }
             if (!may_change(*mine.payload, *node.payload, Purpose::update)) {
@@ -165,10 +229,12 @@ Executable::Executable(GraphPtr own_copy) : graph(std::move(own_copy)) {
             memory.set_instantiated(true);
         }
     });
+    for_each_condition(*graph, [](GraphCondition& condition) { condition.set_instantiated(true); });
     renew_plan();
 }
 
 Executable::~Executable() {
+    for_each_condition(*graph, [](GraphCondition& condition) { condition.set_instantiated(false); });
     for_each_memory(*graph, [](GraphMemory& memory, bool allocates) {
         if (allocates) {
             memory.set_instantiated(false);
@@ -190,6 +256,11 @@ void Executable::make_local_room(const Plan& plan) {
     for (const Plan::Step& step : plan.steps) {
         if (const auto* kernel = step.payload == nullptr ? nullptr : std::get_if<KernelPayload>(step.payload.get())) {
             kernel->call.module->context->make_local_room(kernel->call.function->code->local_bytes);
+        }
+        if (step.conditional != nullptr) {
+            for (const auto& body : step.conditional->bodies) {
+                make_local_room(*body);
+            }
         }
     }
 }
@@ -237,7 +308,7 @@ CUresult instantiate(const GraphPtr& graph, unsigned long long flags, CUDA_GRAPH
         }
         return error;
     };
-    if (result == nullptr || (flags & ~kKnownFlags) != 0 || graph->capturing) {
+    if (result == nullptr || (flags & ~kKnownFlags) != 0 || graph->capturing || graph->is_body) {
         return fail(CUDA_ERROR_INVALID_VALUE, CUDA_GRAPH_INSTANTIATE_ERROR);
     }
     if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) {
@@ -246,8 +317,18 @@ CUresult instantiate(const GraphPtr& graph, unsigned long long flags, CUDA_GRAPH
     if (!sorts(*graph)) {
         return fail(CUDA_ERROR_INVALID_VALUE, CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE);
     }
-    // A graph's memory has one address, so only one executable at a time can own it.
+    if (has_unused_condition(*graph)) {
+        return fail(CUDA_ERROR_INVALID_VALUE, CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED);
+    }
+    if (const Node* const misplaced = misplaced_node(*graph, false)) {
+        if (params != nullptr) {
+            params->hErrNode_out = reinterpret_cast<CUgraphNode>(const_cast<Node*>(misplaced));
+        }
+        return fail(CUDA_ERROR_INVALID_VALUE, CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED);
+    }
+    // A graph's memory has one address, and a condition one word, so only one executable at a time can own them.
     bool taken = false;
+    for_each_condition(*graph, [&](GraphCondition& condition) { taken |= condition.instantiated(); });
     for_each_memory(*graph, [&](GraphMemory& memory, bool allocates) { taken |= allocates && memory.instantiated(); });
     if (taken) {
         return fail(CUDA_ERROR_NOT_SUPPORTED, CUDA_GRAPH_INSTANTIATE_ERROR);
@@ -277,6 +358,13 @@ CUresult launch(const std::shared_ptr<Executable>& executable, const StreamPtr& 
                 left[&memory] = false;
             }
         });
+        bool frees_nothing = false;
+        for_each_memory(*executable->graph, [&](GraphMemory& memory, bool allocates) {
+            frees_nothing |= !allocates && left.count(&memory) == 0 && !memory.held();
+        });
+        if (frees_nothing) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
         for (const auto& [memory, stays] : left) {
             if (!memory->held()) {
                 continue;

@@ -8,14 +8,23 @@
 
 namespace gpupool::softgpu {
 
-// A graph with its child graphs inlined. A child's steps lie between an empty first and an empty last step.
+// A graph with its child graphs inlined. A child's steps lie between an empty first and an empty last step. The graphs
+// of a conditional node are plans of their own.
 struct Plan {
+    struct Conditional {
+        std::shared_ptr<GraphCondition> condition;
+        CUgraphConditionalNodeType type = CU_GRAPH_COND_TYPE_IF;
+        std::vector<std::shared_ptr<const Plan>> bodies;
+    };
     struct Step {
         PayloadPtr payload;  // null: no work, only edges
+        std::shared_ptr<const Conditional> conditional;
         std::vector<std::uint32_t> dependents;
         std::uint32_t dependency_count = 0;
     };
     std::vector<Step> steps;
+    std::vector<std::shared_ptr<GraphCondition>>
+        conditions;  // of its own conditional nodes and of those in their graphs
 };
 
 struct Executable {

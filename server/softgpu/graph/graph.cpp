@@ -30,16 +30,24 @@ CUgraphNodeType type_of(const Payload& payload) {
         CU_GRAPH_NODE_TYPE_KERNEL,     CU_GRAPH_NODE_TYPE_MEMCPY,       CU_GRAPH_NODE_TYPE_MEMSET,
         CU_GRAPH_NODE_TYPE_HOST,       CU_GRAPH_NODE_TYPE_GRAPH,        CU_GRAPH_NODE_TYPE_EMPTY,
         CU_GRAPH_NODE_TYPE_WAIT_EVENT, CU_GRAPH_NODE_TYPE_EVENT_RECORD, CU_GRAPH_NODE_TYPE_MEM_ALLOC,
-        CU_GRAPH_NODE_TYPE_MEM_FREE,   CU_GRAPH_NODE_TYPE_BATCH_MEM_OP};
+        CU_GRAPH_NODE_TYPE_MEM_FREE,   CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, CU_GRAPH_NODE_TYPE_CONDITIONAL};
     static_assert(std::size(kTypes) == std::variant_size_v<Payload>);
     return kTypes[payload.index()];
+}
+
+std::vector<GraphPtr> graphs_in(const Payload& payload) {
+    if (const auto* child = std::get_if<ChildPayload>(&payload)) {
+        return {child->graph};
+    }
+    const auto* conditional = std::get_if<ConditionalPayload>(&payload);
+    return conditional == nullptr ? std::vector<GraphPtr>{} : conditional->bodies;
 }
 
 Graph::~Graph() {
     for (const auto& node : nodes) {
         graphs().nodes.remove(node.get());
-        if (const auto* child = std::get_if<ChildPayload>(node->payload.get())) {
-            graphs().graphs.remove(child->graph.get());
+        for (const GraphPtr& inner : graphs_in(*node->payload)) {
+            graphs().graphs.remove(inner.get());
         }
     }
 }
@@ -110,22 +118,39 @@ std::optional<std::vector<Node*>> Graph::sorted() const {
     return result;
 }
 
+namespace {
+
+// A payload with clones of the graphs within it; the payload itself if there are none.
+PayloadPtr clone_within(const PayloadPtr& payload, bool registered) {
+    std::vector<GraphPtr> inner;
+    for (const GraphPtr& graph : graphs_in(*payload)) {
+        inner.push_back(graph->clone(registered));
+        inner.back()->is_child = true;
+        inner.back()->is_body = graph->is_body;
+        if (registered) {
+            graphs().graphs.add(inner.back());
+        }
+    }
+    if (inner.empty()) {
+        return payload;
+    }
+    if (std::holds_alternative<ChildPayload>(*payload)) {
+        return std::make_shared<const Payload>(ChildPayload{std::move(inner.front())});
+    }
+    ConditionalPayload conditional = std::get<ConditionalPayload>(*payload);
+    conditional.bodies = std::move(inner);
+    return std::make_shared<const Payload>(std::move(conditional));
+}
+
+}  // namespace
+
 GraphPtr Graph::clone(bool registered) const {
     auto result = std::make_shared<Graph>();
     result->id = state().next_id.fetch_add(1);
     result->origin = id;
     std::unordered_map<const Node*, Node*> image;
     for (const auto& node : nodes) {
-        PayloadPtr payload = node->payload;
-        if (const auto* child = std::get_if<ChildPayload>(payload.get())) {
-            GraphPtr inner = child->graph->clone(registered);
-            inner->is_child = true;
-            if (registered) {
-                graphs().graphs.add(inner);
-            }
-            payload = std::make_shared<const Payload>(ChildPayload{std::move(inner)});
-        }
-        Node* copy = result->add(std::move(payload), {});
+        Node* copy = result->add(clone_within(node->payload, registered), {});
         copy->origin = node->id;
         copy->enabled = node->enabled;
         image[node.get()] = copy;
@@ -149,11 +174,20 @@ void Graph::register_nodes() {
 
 bool Graph::holds_memory_nodes() const {
     return std::any_of(nodes.begin(), nodes.end(), [](const NodePtr& node) {
-        if (const auto* child = std::get_if<ChildPayload>(node->payload.get())) {
-            return child->graph->holds_memory_nodes();
-        }
+        const auto inner = graphs_in(*node->payload);
         return std::holds_alternative<AllocationPayload>(*node->payload) ||
-               std::holds_alternative<FreePayload>(*node->payload);
+               std::holds_alternative<FreePayload>(*node->payload) ||
+               std::any_of(inner.begin(), inner.end(),
+                           [](const GraphPtr& graph) { return graph->holds_memory_nodes(); });
+    });
+}
+
+bool Graph::holds_conditional_nodes() const {
+    return std::any_of(nodes.begin(), nodes.end(), [](const NodePtr& node) {
+        const auto inner = graphs_in(*node->payload);
+        return std::holds_alternative<ConditionalPayload>(*node->payload) ||
+               std::any_of(inner.begin(), inner.end(),
+                           [](const GraphPtr& graph) { return graph->holds_conditional_nodes(); });
     });
 }
 

@@ -16,6 +16,7 @@
 
 #include "common/mutex.h"
 #include "server/softgpu/api/kernel_call.h"
+#include "server/softgpu/graph/condition.h"
 #include "server/softgpu/graph/memory.h"
 
 namespace gpupool::softgpu {
@@ -64,18 +65,27 @@ struct AllocationPayload {
 };
 struct FreePayload {
     CUdeviceptr pointer = 0;
-    std::shared_ptr<GraphMemory> memory;  // null: memory that was allocated outside of graphs
+    std::shared_ptr<GraphMemory> memory;
 };
 struct MemoryOperationsPayload {
     Context* context = nullptr;
     std::vector<CUstreamBatchMemOpParams> operations;
     unsigned flags = 0;
 };
-using Payload = std::variant<KernelPayload, CopyPayload, FillPayload, HostPayload, ChildPayload, EmptyPayload,
-                             WaitPayload, RecordPayload, AllocationPayload, FreePayload, MemoryOperationsPayload>;
+struct ConditionalPayload {
+    std::shared_ptr<GraphCondition> condition;
+    CUgraphConditionalNodeType type = CU_GRAPH_COND_TYPE_IF;
+    std::vector<GraphPtr> bodies;
+    std::vector<CUgraph> handles;  // of the bodies, for the program
+};
+using Payload =
+    std::variant<KernelPayload, CopyPayload, FillPayload, HostPayload, ChildPayload, EmptyPayload, WaitPayload,
+                 RecordPayload, AllocationPayload, FreePayload, MemoryOperationsPayload, ConditionalPayload>;
 using PayloadPtr = std::shared_ptr<const Payload>;
 
 CUgraphNodeType type_of(const Payload& payload);
+// The graphs within a node: a child graph, or a conditional node's.
+std::vector<GraphPtr> graphs_in(const Payload& payload);
 
 struct Node {
     Graph* graph = nullptr;
@@ -94,7 +104,9 @@ struct Graph : std::enable_shared_from_this<Graph> {
     std::vector<NodePtr> nodes;  // in the order in which they were made
     unsigned long long id = 0;
     unsigned long long origin = 0;
-    bool is_child = false;  // a child graph's handle is its node's
+    bool is_child = false;                                    // a child graph's handle is its node's
+    bool is_body = false;                                     // of a conditional node
+    std::vector<std::shared_ptr<GraphCondition>> conditions;  // made for this graph
     bool capturing = false;
 
     Node* add(PayloadPtr payload, const std::vector<Node*>& dependencies);
@@ -109,6 +121,7 @@ struct Graph : std::enable_shared_from_this<Graph> {
     GraphPtr clone(bool registered) const;
     void register_nodes();
     bool holds_memory_nodes() const;
+    bool holds_conditional_nodes() const;
 };
 
 struct GraphRegistries {

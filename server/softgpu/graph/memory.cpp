@@ -72,6 +72,16 @@ std::shared_ptr<GraphMemory> GraphMemory::find(std::uint64_t address) {
     return found == reservations().by_begin.end() ? nullptr : found->second.lock();
 }
 
+bool GraphMemory::is_idle(std::uint64_t address) {
+    const SharedLock lock(reservations().mutex);
+    auto at = reservations().by_begin.upper_bound(address);
+    if (at == reservations().by_begin.begin()) {
+        return false;
+    }
+    const auto memory = (--at)->second.lock();
+    return memory != nullptr && address - memory->address_ < memory->size_bytes_ && !memory->held();
+}
+
 bool GraphMemory::commit() {
     if (committed_.load()) {
         return true;

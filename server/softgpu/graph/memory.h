@@ -25,6 +25,8 @@ class GraphMemory : public std::enable_shared_from_this<GraphMemory> {
     // Whether the range lies in memory reserved for a graph.
     static bool reserves(std::uint64_t address, std::uint64_t bytes);
     static std::shared_ptr<GraphMemory> find(std::uint64_t address);
+    // Whether the address lies in memory of a graph that no launch has allocated, or that was freed.
+    static bool is_idle(std::uint64_t address);
 
     // Counts the bytes as used on the device, from a launch until release(), as the driver does. Returns false if
     // there are not enough.

@@ -10,6 +10,8 @@
 namespace gpupool::softgpu {
 namespace {
 
+constexpr unsigned kMaxSwitchGraphs = 4096;
+
 PayloadPtr share(Payload payload) {
     return std::make_shared<const Payload>(std::move(payload));
 }
@@ -200,10 +202,8 @@ CUresult make_allocation(CUDA_MEM_ALLOC_NODE_PARAMS* params, PayloadPtr& payload
 
 CUresult make_free(CUdeviceptr pointer, PayloadPtr& payload) {
     auto memory = GraphMemory::find(pointer);
-    Allocation found;
-    if (memory == nullptr && (!state().allocations.find(pointer, found) || found.begin != pointer ||
-                              found.kind != MemoryKind::device || found.pool == nullptr)) {
-        return CUDA_ERROR_INVALID_VALUE;
+    if (memory == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;  // a graph frees only what a graph has allocated
     }
     payload = share(FreePayload{pointer, std::move(memory)});
     return CUDA_SUCCESS;
@@ -241,8 +241,8 @@ CUresult make_child(CUgraph handle, const Graph& parent, CUgraphChildGraphNodeOw
     if (ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    // Memory of a graph has one address, so the graph cannot exist twice.
-    if (graph->holds_memory_nodes()) {
+    // Memory of a graph has one address, and a condition one word, so the graph cannot exist twice.
+    if (graph->holds_memory_nodes() || graph->holds_conditional_nodes()) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     GraphPtr child = graph->clone(true);
@@ -251,6 +251,46 @@ CUresult make_child(CUgraph handle, const Graph& parent, CUgraphChildGraphNodeOw
     payload = share(ChildPayload{std::move(child)});
     return CUDA_SUCCESS;
 }
+
+namespace {
+
+// A graph's condition, for which `graph` may have a node: its own.
+std::shared_ptr<GraphCondition> condition_of(const Graph& graph, CUgraphConditionalHandle handle) {
+    const auto found = std::find_if(graph.conditions.begin(), graph.conditions.end(),
+                                    [&](const auto& condition) { return condition->handle() == handle; });
+    return found == graph.conditions.end() ? nullptr : *found;
+}
+
+CUresult make_conditional(CUDA_CONDITIONAL_NODE_PARAMS& params, const Graph& parent, PayloadPtr& payload)
+    GP_REQUIRES(graph_mutex()) {
+    auto condition = condition_of(parent, params.handle);
+    const bool known = params.type == CU_GRAPH_COND_TYPE_IF || params.type == CU_GRAPH_COND_TYPE_WHILE ||
+                       params.type == CU_GRAPH_COND_TYPE_SWITCH;
+    const unsigned most = params.type == CU_GRAPH_COND_TYPE_IF      ? 2
+                          : params.type == CU_GRAPH_COND_TYPE_WHILE ? 1
+                                                                    : kMaxSwitchGraphs;
+    if (condition == nullptr || condition->used() || !known || params.size == 0 || params.size > most) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    condition->use();
+    ConditionalPayload made;
+    made.condition = std::move(condition);
+    made.type = params.type;
+    for (unsigned i = 0; i < params.size; ++i) {
+        auto body = std::make_shared<Graph>();
+        body->id = state().next_id.fetch_add(1);
+        body->is_child = body->is_body = true;
+        graphs().graphs.add(body);
+        made.handles.push_back(reinterpret_cast<CUgraph>(body.get()));
+        made.bodies.push_back(std::move(body));
+    }
+    auto shared = std::make_shared<Payload>(std::move(made));
+    params.phGraph_out = std::get<ConditionalPayload>(*shared).handles.data();
+    payload = std::move(shared);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
 
 CUresult make_any(CUgraphNodeParams* params, const Graph& parent, PayloadPtr& payload) {
     SOFTGPU_NOT_NULL(params);
@@ -294,8 +334,8 @@ CUresult make_any(CUgraphNodeParams* params, const Graph& parent, PayloadPtr& pa
             return make_operations(&operations, payload);
         }
         case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
-        case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT:
-        case CU_GRAPH_NODE_TYPE_CONDITIONAL: return CUDA_ERROR_NOT_SUPPORTED;
+        case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT: return CUDA_ERROR_NOT_SUPPORTED;
+        case CU_GRAPH_NODE_TYPE_CONDITIONAL: return make_conditional(params->conditional, parent, payload);
         default: return CUDA_ERROR_INVALID_VALUE;
     }
 }
@@ -321,7 +361,8 @@ struct Runner {
     }
     CUresult operator()(const FillPayload& payload) const { return run_fill(payload.fill); }
     CUresult operator()(const HostPayload& host) const { return run_host_function(context, host.function, host.data); }
-    CUresult operator()(const ChildPayload&) const { return CUDA_SUCCESS; }  // the plan runs its nodes as steps
+    CUresult operator()(const ChildPayload&) const { return CUDA_SUCCESS; }        // the plan runs its nodes as steps
+    CUresult operator()(const ConditionalPayload&) const { return CUDA_SUCCESS; }  // so do these nodes' graphs
     CUresult operator()(const EmptyPayload&) const { return CUDA_SUCCESS; }
     CUresult operator()(const WaitPayload& wait) const {
         std::shared_ptr<Moment> recorded;
@@ -339,16 +380,7 @@ struct Runner {
         return CUDA_SUCCESS;
     }
     CUresult operator()(const AllocationPayload& allocation) const { return allocation.memory->allocate(context); }
-    CUresult operator()(const FreePayload& free) const {
-        if (free.memory != nullptr) {
-            return free.memory->free();
-        }
-        Allocation removed;
-        if (state().allocations.remove(free.pointer, removed)) {
-            release_memory(removed);
-        }
-        return CUDA_SUCCESS;
-    }
+    CUresult operator()(const FreePayload& free) const { return free.memory->free(); }
     CUresult operator()(const MemoryOperationsPayload& batch) const {
         return run_operations(batch.operations, context);
     }

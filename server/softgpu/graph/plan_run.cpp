@@ -65,9 +65,47 @@ void PlanRun::take(std::shared_ptr<const Plan> plan, std::shared_ptr<Moment> pre
     }
 }
 
+void PlanRun::take_body(std::shared_ptr<const Plan> plan) {
+    plan_ = std::move(plan);
+    moments_.resize(plan_->steps.size());
+    body_ = true;
+}
+
+CUresult PlanRun::run_conditional(const Plan::Conditional& conditional) {
+    const auto run_body = [&](std::size_t which) {
+        auto body = std::make_shared<PlanRun>(context_);
+        body->take_body(conditional.bodies[which]);
+        return body->run();
+    };
+    const std::uint32_t value = conditional.condition->value();
+    CUresult result = CUDA_SUCCESS;
+    if (conditional.type == CU_GRAPH_COND_TYPE_WHILE) {
+        while (result == CUDA_SUCCESS && conditional.condition->value() != 0 && !context_.stop.load()) {
+            result = run_body(0);
+        }
+        return result;
+    }
+    // An IF node's second graph is for a condition that is zero.
+    const std::uint64_t which = conditional.type == CU_GRAPH_COND_TYPE_SWITCH ? value : value == 0 ? 1 : 0;
+    return which < conditional.bodies.size() ? run_body(which) : result;
+}
+
+CUresult PlanRun::run_step(std::uint32_t step) {
+    const Plan::Step& made = plan_->steps[step];
+    if (made.conditional != nullptr) {
+        return run_conditional(*made.conditional);
+    }
+    return made.payload == nullptr ? CUDA_SUCCESS : run_payload(*made.payload, context_, moments_[step]);
+}
+
 CUresult PlanRun::run() {
     if (previous_ != nullptr) {
         previous_->wait(context_.stop);
+    }
+    for (const auto& condition : plan_->conditions) {
+        if (!body_) {
+            condition->assign_default();
+        }
     }
     for (const auto& memory : free_first_) {
         memory->free();
@@ -101,12 +139,11 @@ void PlanRun::work(UniqueLock& lock) {
         const std::uint32_t step = ready_.front();
         ready_.pop_front();
         start_helpers();
-        const PayloadPtr& payload = plan_->steps[step].payload;
-        if (payload != nullptr && result_ == CUDA_SUCCESS && !context_.stop.load()) {
+        if (result_ == CUDA_SUCCESS && !context_.stop.load()) {
             CUresult result = CUDA_SUCCESS;
             {
                 const Unlocked unlocked(lock, mutex_);
-                result = run_payload(*payload, context_, moments_[step]);
+                result = run_step(step);
             }
             if (result_ == CUDA_SUCCESS) {
                 result_ = result;

@@ -25,12 +25,16 @@ class PlanRun : public std::enable_shared_from_this<PlanRun> {
     // From here on, the events that the plan records refer to this launch.
     void take(std::shared_ptr<const Plan> plan, std::shared_ptr<Moment> previous) GP_REQUIRES(graph_mutex());
     const std::shared_ptr<Moment>& done() const { return done_; }
+    // The same for the plan of a conditional node's graph, which records no events.
+    void take_body(std::shared_ptr<const Plan> plan);
 
     CUresult run();
 
   private:
     void work(UniqueLock& lock) GP_REQUIRES(mutex_);
     void start_helpers() GP_REQUIRES(mutex_);
+    CUresult run_step(std::uint32_t step);
+    CUresult run_conditional(const Plan::Conditional& conditional);
     void end_use();
     void reach_all();
 
@@ -48,6 +52,7 @@ class PlanRun : public std::enable_shared_from_this<PlanRun> {
     std::size_t helpers_ GP_GUARDED_BY(mutex_) = 0;
     std::size_t starting_ GP_GUARDED_BY(mutex_) = 0;  // helpers that have not picked a step yet
     CUresult result_ = CUDA_SUCCESS;
+    bool body_ = false;  // of a conditional node: the launch has assigned the conditions
 };
 
 }  // namespace gpupool::softgpu

@@ -33,6 +33,9 @@ struct GraphBook {
     std::unordered_map<CUgraph, unsigned> levels;  // nesting depth of graphs within others
     // The graphs of conditional nodes. The driver returns them only when it creates the node.
     std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies;
+    // Nodes that the worker added to graphs of the program.
+    StandIns stand_ins;
+    StepKernels step_kernels;
     std::string dot_text;  // result of the last gpGraphDot
 
     // Null if there is none.

@@ -36,6 +36,7 @@ void GraphContents::forget(Worker& worker) const {
     for (const CUgraphNode node : nodes) {
         worker.graphs.unchanged.erase(node);
         worker.graphs.bodies.erase(node);
+        worker.graphs.stand_ins.forget(node);
         worker.handles.forget_driver(node);
     }
     for (const CUgraph graph : graphs) {
@@ -50,12 +51,34 @@ void GraphContents::forget(Worker& worker) const {
     }
 }
 
-std::vector<CUgraph> bodies_in(const Worker& worker, CUgraph graph) {
-    GraphContents contents;
-    if (!worker.graphs.bodies.empty()) {
-        contents.add(worker, graph);
+ExpansionParts take_parts(Worker& worker, const ContextState& context, CUgraph graph) {
+    GraphBook& book = worker.graphs;
+    ExpansionParts parts;
+    parts.kernels = &book.step_kernels;
+    parts.context = context.number;
+    if (book.bodies.empty() && book.stand_ins.by_node.empty()) {
+        return parts;
     }
-    return std::move(contents.bodies);
+    GraphContents contents;
+    contents.add(worker, graph);
+    parts.bodies = std::move(contents.bodies);
+    for (const CUgraphNode node : contents.nodes) {
+        if (const auto known = book.stand_ins.by_node.find(node); known != book.stand_ins.by_node.end()) {
+            for (const CUgraphNode hidden : {known->second.before, known->second.after}) {
+                if (book.stand_ins.hidden.erase(hidden) != 0) {
+                    parts.stand_ins.hidden.insert(hidden);
+                }
+            }
+            parts.stand_ins.by_node.insert(*known);
+            book.stand_ins.by_node.erase(known);
+        }
+    }
+    return parts;
+}
+
+void put_stand_ins(Worker& worker, const ExpansionParts& parts) {
+    worker.graphs.stand_ins.by_node.insert(parts.stand_ins.by_node.begin(), parts.stand_ins.by_node.end());
+    worker.graphs.stand_ins.hidden.insert(parts.stand_ins.hidden.begin(), parts.stand_ins.hidden.end());
 }
 
 CUresult failure_of(const Worker& worker, CUgraph graph) {

@@ -22,8 +22,9 @@ struct GraphContents {
     void forget(Worker& worker) const;
 };
 
-// The graphs of the conditional nodes in `graph`, and in graphs within it.
-std::vector<CUgraph> bodies_in(const Worker& worker, CUgraph graph);
+// What `graph` is expanded with. Takes its stand-ins out of the book; put_stand_ins() puts those that remain back.
+ExpansionParts take_parts(Worker& worker, const ContextState& context, CUgraph graph);
+void put_stand_ins(Worker& worker, const ExpansionParts& parts);
 
 // The error of a deferred addition or change that failed in `graph` or in graphs within it: the graph differs from the
 // program's. CUDA_SUCCESS if there is none.

@@ -1,9 +1,9 @@
 // An executable graph, and the parts of it that happen in the client.
 //
 // The program's graph in the driver is only a description: host functions and host memory stand in it under their
-// names. A graph that has such nodes is cloned to run. In the clone each host function is replaced by memory
-// operations: write that its client step has begun, wait until it is done. Each copy to or from the client's memory
-// goes through pinned memory of the worker, with such a step behind or before it. A graph without such nodes is
+// names. The driver instantiates a form of it that has memory operations for each host function: write that its client
+// step has begun, wait until it is done. Each copy to or from the client's memory goes through pinned memory of the
+// worker, with such a step behind or before it. graph_expansion.h puts them there. A graph without such nodes is
 // instantiated as it is, at no cost.
 //
 // The driver begins a launch of an executable when its previous launch has ended, so each client step is taken by one
@@ -16,61 +16,22 @@
 // Errors: the driver's.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include "protocol/calls/graph_node.h"
-#include "protocol/codec/record.h"
 #include "server/driver/api.h"
 #include "server/worker/dispatch/command.h"
+#include "server/worker/graphs/graph_expansion.h"
 #include "server/worker/graphs/graph_shape.h"
 #include "server/worker/memory/pinned_memory.h"
 
 namespace gpupool::worker {
 
 class Operation;
-
-// What a client step does.
-struct StepWork {
-    std::uint64_t function = 0;      // the name that the client gave it
-    codec::GraphCopyNotice rows{};   // of the client's memory; `transfer` is set each time
-    PinnedMemory::BlockPtr staging;  // packed rows
-    std::uint64_t bytes = 0;
-};
-
-// A node of an executable graph that the client executes: a host function, or a copy of its memory.
-struct ClientStep {
-    enum class Kind { function, from_client, to_client };
-    Kind kind = Kind::function;
-    bool enabled = true;                   // false: launches skip it
-    std::shared_ptr<const StepWork> work;  // for future launches
-    PinnedMemory::BlockPtr words;
-    std::uint32_t* request = nullptr;  // the GPU writes 1 when the step begins
-    std::uint32_t* done = nullptr;     // the GPU waits for 1, then clears it
-    CUdeviceptr device_request = 0, device_done = 0;
-
-    // What launches have yet to do here, and what is under way; see graph_steps.h.
-    std::deque<std::shared_ptr<const StepWork>> launched;
-    std::shared_ptr<const StepWork> current;
-    bool busy = false;
-    bool confirming = false;  // all data is sent, and the client was asked to confirm its arrival
-    std::uint64_t ticket = 0;
-    std::uint64_t offset = 0;                       // of what has been expected or sent
-    std::shared_ptr<std::atomic<unsigned>> flying;  // pieces under way
-};
-
-// The client steps of one executable graph.
-struct ClientSteps {
-    std::vector<std::unique_ptr<ClientStep>> list;
-    std::multimap<CUgraphNode, ClientStep*> by_node;  // nodes of the graph that the client knows
-    unsigned running = 0;                             // launches that are not known to have ended
-};
 
 class GraphExec {
   public:
@@ -79,11 +40,11 @@ class GraphExec {
     GraphExec(const GraphExec&) = delete;
     GraphExec& operator=(const GraphExec&) = delete;
 
-    // Needs a current context. `bodies`: the graphs of its conditional nodes. `error_node` is one of `graph`'s.
-    CUresult instantiate(CUgraph graph, std::span<const CUgraph> bodies, std::uint64_t flags, CUgraphNode& error_node,
+    // Needs a current context. `error_node` is one of `graph`'s.
+    CUresult instantiate(CUgraph graph, ExpansionParts& parts, std::uint64_t flags, CUgraphNode& error_node,
                          int& outcome);
     // Nodes in `information` are nodes of `graph`.
-    CUresult update(CUgraph graph, std::span<const CUgraph> bodies, CUgraphExecUpdateResultInfo& information);
+    CUresult update(CUgraph graph, ExpansionParts& parts, CUgraphExecUpdateResultInfo& information);
     // Sets the parameters of the executable's counterpart of `node`, a node of the graph that it was made from.
     CUresult set(CUgraphNode node, CUgraphNodeParams& parameters);
     CUresult enable(CUgraphNode node, unsigned enabled);
@@ -128,15 +89,10 @@ class GraphExec {
     [[nodiscard]] const std::shared_ptr<ClientSteps>& steps() const { return steps_; }
 
   private:
+    CUresult shape_with_bodies(CUgraph graph, const ExpansionParts& parts, GraphShape& shape) const;
     // `clone` stays null if the graph itself can be instantiated.
-    CUresult expand(CUgraph graph, std::span<const CUgraph> bodies, CUgraph& clone, ClientSteps& out,
-                    GraphShape& shape) const;
-    // `original`: the graph that `clone` was cloned from, or null within a child graph.
-    CUresult expand_nodes(CUgraph clone, CUgraph original, ClientSteps& out) const;
-    CUresult replace_function(CUgraph clone, CUgraphNode node, CUgraphNode named, ClientSteps& out) const;
-    CUresult route_copy(CUgraph clone, CUgraphNode node, CUgraphNode named, ClientSteps& out) const;
-    CUresult add_step(ClientStep::Kind kind, CUgraphNode named, ClientSteps& out, ClientStep*& step) const;
-    CUresult stage(CUDA_MEMCPY3D& copy, const ClientStep& step, std::shared_ptr<const StepWork>& work) const;
+    CUresult expand(CUgraph graph, ExpansionParts& parts, Expansion& expansion, CUgraph& clone,
+                    const ClientSteps& steps, GraphShape& shape) const;
     CUresult set_copy(CUgraphNode node, CUgraphNodeParams& parameters);
     CUresult set_driver(CUgraphNode node, CUgraphNodeParams& parameters) const;
     CUgraphNode original_of(CUgraph graph, CUgraph clone, CUgraphNode node) const;

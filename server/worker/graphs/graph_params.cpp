@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "protocol/codec/struct_traits.h"
+#include "server/worker/scheduling/kernel_launch.h"
 #include "server/worker/session/objects.h"
 
 namespace gpupool::worker {
@@ -143,6 +144,7 @@ CUresult NodeParameters::read(const HandleTable& handles, Objects& objects, cons
         case CU_GRAPH_NODE_TYPE_KERNEL: {
             auto& p = driver.kernel;
             p.func = node.function;
+            by_kernel_ = codec::kind_of(codec::to_wire(node.function)) == codec::HandleKind::kernel;
             if (node.function == nullptr || !translate(handles, p.func)) {
                 return CUDA_ERROR_INVALID_HANDLE;
             }
@@ -216,6 +218,17 @@ CUresult NodeParameters::read(const HandleTable& handles, Objects& objects, cons
             driver.conditional.ctx = context;
             return CUDA_SUCCESS;
         default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+void NodeParameters::unpack_arguments(const driver::Api& api) {
+    if (driver.type != CU_GRAPH_NODE_TYPE_KERNEL || driver.kernel.extra == nullptr) {
+        return;
+    }
+    const std::span<unsigned char> packed(static_cast<unsigned char*>(extra_[1]), argument_bytes_);
+    if (find_arguments(api, driver.kernel.func, by_kernel_, packed, arguments_)) {
+        driver.kernel.kernelParams = arguments_.data();
+        driver.kernel.extra = nullptr;
     }
 }
 

@@ -19,7 +19,7 @@ namespace gpupool::worker {
 
 struct Objects;
 
-// Stands for the client's functions in a graph that is only a description. It is never called.
+// Stands for the client's functions in a graph. Does nothing: client steps call the functions.
 void placeholder_function(void* name);
 
 // The driver's parameters, and what they point to.
@@ -29,6 +29,10 @@ class NodeParameters {
     CUresult read(const HandleTable& handles, Objects& objects, const GraphNode& node,
                   std::span<unsigned char> payload);
 
+    // Passes a kernel's arguments one by one, if the driver says where they are: it makes no cooperative node of packed
+    // ones.
+    void unpack_arguments(const driver::Api& api);
+
     CUgraphNodeParams driver{};
 
   private:
@@ -36,6 +40,8 @@ class NodeParameters {
 
     std::size_t argument_bytes_ = 0;
     void* extra_[5] = {};
+    std::vector<void*> arguments_;
+    bool by_kernel_ = false;
     std::vector<CUmemAccessDesc> access_;
     std::vector<CUstreamBatchMemOpParams> operations_;
 };

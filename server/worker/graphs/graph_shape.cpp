@@ -40,8 +40,10 @@ CUresult add_shape(const driver::Api& api, CUgraph graph, unsigned depth, std::u
             std::uint64_t& bytes = shape.memory[allocation.poolProps.location.id];
             bytes += std::min(~std::uint64_t{0} - bytes, std::uint64_t{allocation.bytesize});
             ++shape.unfreed;
+            shape.has_memory = true;
         } else if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
             --shape.unfreed;
+            shape.has_memory = true;
         }
         if (result != CUDA_SUCCESS) {
             return result;

@@ -25,6 +25,7 @@ struct GraphShape {
     bool needs_client = false;  // has a node that becomes a client step
     BytesByDevice memory;       // what its nodes allocate
     std::int64_t unfreed = 0;   // allocation nodes minus free nodes
+    bool has_memory = false;    // has nodes that allocate or free
 };
 
 // Of one side of a copy node. The client may have sent a value that is no enumerator.

@@ -21,7 +21,9 @@ void GraphSteps::begin(const std::shared_ptr<ClientSteps>& steps) {
         running_.push_back(steps);
     }
     for (const std::unique_ptr<ClientStep>& step : steps->list) {
-        step->launched.push_back(step->enabled ? step->work : nullptr);
+        if (!step->any_number) {
+            step->launched.push_back(step->enabled ? step->work : nullptr);
+        }
     }
 }
 
@@ -82,7 +84,7 @@ bool GraphSteps::poll(ClientStep& step, bool running) {
 }
 
 void GraphSteps::start(ClientStep& step) {
-    step.current = nullptr;
+    step.current = step.any_number && step.enabled ? step.work : nullptr;
     if (!step.launched.empty()) {
         step.current = std::move(step.launched.front());
         step.launched.pop_front();

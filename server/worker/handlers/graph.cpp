@@ -101,6 +101,7 @@ CUresult add_node(Worker& worker, Command& command, codec::Slots<Call>& slots, N
     if (result == CUDA_SUCCESS) {
         result = worker.scheduler.enter(worker.context_of(command));
     }
+    parameters.unpack_arguments(worker.api);
     std::uint64_t nodes = 0;
     if (result == CUDA_SUCCESS && node.type == CU_GRAPH_NODE_TYPE_GRAPH) {
         result = failure_of(worker, parameters.driver.graph.graph);
@@ -202,6 +203,7 @@ Outcome gpGraphNodeSetParams(Worker& worker, Command& command, codec::Slots<call
     if (result != CUDA_SUCCESS) {
         return note(command, result);
     }
+    change->parameters.unpack_arguments(worker.api);
     if (!of_executable) {
         return note(command, driver::call(worker.api.cuGraphNodeSetParams, changed, &parameters));
     }
@@ -259,6 +261,7 @@ Outcome cuGraphDestroyNode(Worker& worker, Command& command, codec::Slots<calls:
     }
     const CUresult result = driver::call(worker.api.cuGraphDestroyNode, node);
     if (result == CUDA_SUCCESS) {
+        worker.graphs.stand_ins.forget(node);  // the driver does not remove nodes where it keeps stand-ins
         within.forget(worker);
         worker.graphs.full.clear();
         worker.graphs.unchanged.erase(node);

@@ -5,6 +5,7 @@
 
 #include "server/worker/dispatch/serve.h"
 #include "server/worker/graphs/graph_changes.h"
+#include "server/worker/graphs/graph_contents.h"
 
 namespace gpupool::worker::handlers {
 namespace {
@@ -220,21 +221,23 @@ Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls:
     }
     struct Work {
         std::shared_ptr<GraphExec> made;
+        ExpansionParts parts;
         CUgraphNode error_node = nullptr;
         int outcome = 0;
         CUresult result = CUDA_SUCCESS;
     };
     const auto work = std::make_shared<Work>();
     work->made = std::make_shared<GraphExec>(worker.api, worker.pinned);
+    work->parts = take_parts(worker, *context, graph);
     const driver::Api& api = worker.api;
     worker.waiting_calls.run(
-        [&api, work, graph, bodies = bodies_in(worker, graph), context = context->driver,
-         flags = slots.at<Call::flags>().value] {
+        [&api, work, graph, context = context->driver, flags = slots.at<Call::flags>().value] {
             work->result = in_context(api, context, [&] {
-                return work->made->instantiate(graph, bodies, flags, work->error_node, work->outcome);
+                return work->made->instantiate(graph, work->parts, flags, work->error_node, work->outcome);
             });
         },
         [&worker, command, work, client = codec::from_wire<CUgraphExec>(slots.at<Call::executable>().minted)] {
+            put_stand_ins(worker, work->parts);
             if (work->result == CUDA_SUCCESS && worker.graphs.executables.contains(client)) {
                 // The client gave the handle to another executable meanwhile.
                 work->result = CUDA_ERROR_INVALID_VALUE;
@@ -295,10 +298,14 @@ Outcome cuGraphExecUpdate_v2(Worker& worker, Command& command, codec::Slots<call
     const auto answered = std::make_shared<codec::Slots<Call>>();  // they outlive this handler
     answered->read(command.body);
     CUgraphExecUpdateResultInfo& information = answered->at<Call::resultInfo>().object;
-    const auto update = [updated, graph, bodies = bodies_in(worker, graph), &information] {
-        return updated->update(graph, bodies, information);
-    };
-    const auto answer = [&worker, command, answered, updated, &information](CUresult result) {
+    const ContextState* const context = worker.context_of(command);
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    const auto parts = std::make_shared<ExpansionParts>(take_parts(worker, *context, graph));
+    const auto update = [updated, graph, parts, &information] { return updated->update(graph, *parts, information); };
+    const auto answer = [&worker, command, answered, updated, parts, &information](CUresult result) {
+        put_stand_ins(worker, *parts);
         if (result == CUDA_SUCCESS) {
             updated->refused = CUDA_SUCCESS;
         }

@@ -119,6 +119,7 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     launch.shape = slots.at<Call::launch>().object;
     launch.function = launch.shape.function;
     launch.stream = stream->driver;
+    launch.captured = stream->capturing;
     launch.attributes = std::move(attributes);
     launch.arguments = slots.at<Call::arguments>().object;
     LaunchEvents recorded;

@@ -1,6 +1,7 @@
 #include "server/worker/scheduling/kernel_launch.h"
 
 #include "common/log.h"
+#include "protocol/codec/handles.h"
 
 namespace gpupool::worker {
 
@@ -19,11 +20,36 @@ CUlaunchConfig config_of(const LaunchShape& shape, std::vector<CUlaunchAttribute
     return config;
 }
 
+bool find_arguments(const driver::Api& api, CUfunction function, bool is_kernel, std::span<unsigned char> packed,
+                    std::vector<void*>& addresses) {
+    for (std::size_t i = 0;; ++i) {
+        std::size_t offset = 0, bytes = 0;
+        const CUresult known =
+            is_kernel ? driver::call(api.cuKernelGetParamInfo, reinterpret_cast<CUkernel>(function), i, &offset, &bytes)
+                      : driver::call(api.cuFuncGetParamInfo, function, i, &offset, &bytes);
+        if (known != CUDA_SUCCESS) {
+            return known == CUDA_ERROR_INVALID_VALUE;  // there are no more
+        }
+        if (offset > packed.size() || bytes > packed.size() - offset) {
+            return false;
+        }
+        addresses.push_back(packed.data() + offset);
+    }
+}
+
 CUresult KernelLaunch::issue(const driver::Api& api) {
     std::size_t argument_bytes = arguments.size();
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, arguments.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &argument_bytes,
                      CU_LAUNCH_PARAM_END};
-    void** const given = argument_bytes == 0 ? nullptr : extra;
+    void** given = argument_bytes == 0 ? nullptr : extra;
+    void** separate = nullptr;
+    std::vector<void*> addresses;
+    const bool by_kernel = codec::kind_of(codec::to_wire(shape.function)) == codec::HandleKind::kernel;
+    // The driver captures no cooperative launch whose arguments are packed, and makes no cooperative node of another.
+    if (captured && given != nullptr && find_arguments(api, function, by_kernel, arguments, addresses)) {
+        separate = addresses.data();
+        given = nullptr;
+    }
     if (shape.cooperative != 0) {
         CUlaunchAttribute cooperative{};
         cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
@@ -32,10 +58,10 @@ CUresult KernelLaunch::issue(const driver::Api& api) {
     }
     if (shape.extended != 0 || shape.cooperative != 0) {
         const CUlaunchConfig config = config_of(shape, attributes, stream);
-        return driver::call(api.cuLaunchKernelEx, &config, function, static_cast<void**>(nullptr), given);
+        return driver::call(api.cuLaunchKernelEx, &config, function, separate, given);
     }
     return driver::call(api.cuLaunchKernel, function, shape.grid_x, shape.grid_y, shape.grid_z, shape.block_x,
-                        shape.block_y, shape.block_z, shape.shared_bytes, stream, static_cast<void**>(nullptr), given);
+                        shape.block_y, shape.block_z, shape.shared_bytes, stream, separate, given);
 }
 
 void note_failure(const driver::Api& api, const KernelLaunch& launch, CUresult result) {

@@ -19,10 +19,16 @@ struct KernelLaunch {
     CUstream stream = nullptr;
     std::vector<CUlaunchAttribute> attributes;
     std::span<unsigned char> arguments;  // in the command's frame
+    bool captured = false;               // the stream captures
 
     // Issues the launch. The stream's context must be current.
     CUresult issue(const driver::Api& api);
 };
+
+// Finds each argument of `function` (a CUkernel if `is_kernel`) in packed arguments. False if the driver does not say
+// where they are.
+bool find_arguments(const driver::Api& api, CUfunction function, bool is_kernel, std::span<unsigned char> packed,
+                    std::vector<void*>& addresses);
 
 // Logs the launch: its error is reported later, by another call that does not name it.
 void note_failure(const driver::Api& api, const KernelLaunch& launch, CUresult result);

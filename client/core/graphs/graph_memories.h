@@ -1,0 +1,79 @@
+// Memory that the program's graphs allocate. Each allocation has one address for ever; a launch allocates it, and a
+// graph or the program frees it, over and over. The client knows the graphs' nodes that allocate and free, and so which
+// memory is allocated at the moment: it refuses at once what the driver would refuse, without waiting for it.
+//
+// Ownership: addresses and handles only.
+// Threads: any. While no graph has allocated memory, a launch is one relaxed load.
+// Errors: see the methods.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "common/mutex.h"
+#include "protocol/calls/cuda_api.h"
+
+namespace gpupool::client {
+
+class GraphMemories {
+  public:
+    enum class Does : std::uint8_t { allocates, frees };
+
+    // A node of a graph, or one that the capture with this id has made.
+    void add(CUgraph graph, CUdeviceptr address, Does does);
+    void add_captured(std::uint64_t capture, CUdeviceptr address, Does does);
+    // The capture has ended, with `graph` or (null) without one.
+    void end_capture(std::uint64_t capture, CUgraph graph);
+    // `moved` has become a child graph of `graph`.
+    void move(CUgraph moved, CUgraph graph);
+    void instantiate(CUgraphExec executable, CUgraph graph, bool frees_first);
+
+    // These return the addresses that nothing can allocate again and that are not allocated now.
+    std::vector<CUdeviceptr> destroy(CUgraph graph);
+    std::vector<CUdeviceptr> destroy(CUgraphExec executable);
+
+    struct Change {
+        CUdeviceptr address = 0;
+        bool allocated = false;
+    };
+    // A launch. The driver's verdict: CUDA_ERROR_INVALID_VALUE if memory that it would allocate is allocated, or memory
+    // that it would free is not. `changes`: what is allocated or freed by it.
+    CUresult launch(CUgraphExec executable, std::vector<Change>& changes);
+
+    enum class Freed : std::uint8_t { no, yes, last };  // last: nothing can allocate it again
+    // The program frees it. `no`: it is not allocated.
+    Freed free(CUdeviceptr address);
+
+  private:
+    struct Node {
+        CUdeviceptr address = 0;
+        Does does = Does::allocates;
+    };
+    using Nodes = std::vector<Node>;
+    struct Memory {
+        std::size_t users = 0;  // nodes that allocate it, of graphs and executables
+        bool allocated = false;
+    };
+    struct Executable {
+        Nodes nodes;
+        bool frees_first = false;  // CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
+    };
+
+    void hold(const Nodes& nodes) GP_REQUIRES(mutex_);
+    std::vector<CUdeviceptr> let_go(const Nodes& nodes) GP_REQUIRES(mutex_);
+    [[nodiscard]] bool is_allocated(CUdeviceptr address) const GP_REQUIRES(mutex_);
+    [[nodiscard]] CUresult check_launch(const Executable& executable) const GP_REQUIRES(mutex_);
+
+    std::atomic<bool> any_{false};
+    mutable Mutex mutex_;
+    std::unordered_map<CUdeviceptr, Memory> memories_ GP_GUARDED_BY(mutex_);
+    std::unordered_map<CUgraph, Nodes> graphs_ GP_GUARDED_BY(mutex_);
+    std::map<std::uint64_t, Nodes> captures_ GP_GUARDED_BY(mutex_);
+    std::unordered_map<CUgraphExec, Executable> executables_ GP_GUARDED_BY(mutex_);
+};
+
+}  // namespace gpupool::client
