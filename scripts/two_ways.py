@@ -46,7 +46,7 @@ def what_threads_do(session):
     return "\n".join(lines)
 
 
-def run_command(command, environment, limit_s):
+def run_command(command, environment, limit_s, folder=None):
     started = time.monotonic()
     with tempfile.TemporaryFile() as log:
         # Python prints its threads' stacks when it is aborted.
@@ -56,6 +56,7 @@ def run_command(command, environment, limit_s):
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**environment, "PYTHONFAULTHANDLER": "1"},
+            cwd=folder,
             start_new_session=True,
         )
         stuck = ""

@@ -126,6 +126,9 @@ inline constexpr std::uint64_t kTransferOfWorker = 1ull << 63;
 // pulls them. The client keeps the total size of such data at or below kMaxAheadBytes until the worker reports that it
 // has taken it (AheadTakenNotice, TransferFailedNotice).
 inline constexpr std::uint64_t kTransferSentAhead = 1ull << 62;
+// kTransferInOrder: an earlier download into the same memory is under way, so the worker sends the data of this one
+// over the session's own connection, where the client handles it after all data sent before.
+inline constexpr std::uint64_t kTransferInOrder = 1ull << 61;
 inline constexpr std::size_t kAheadPieceBytes = 1u << 20;
 inline constexpr std::uint64_t kMaxAheadBytes = 32u << 20;
 inline constexpr std::size_t kGraphPieceBytes = 1u << 20;

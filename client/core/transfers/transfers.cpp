@@ -43,8 +43,7 @@ std::uint64_t Transfers::begin_download(void* destination, std::uint64_t bytes) 
     download->lowest = reinterpret_cast<std::uint64_t>(destination);
     download->highest = download->lowest + bytes;
     const Lock lock(mutex_);
-    downloads_[next_] = std::move(download);
-    return next_++;
+    return add_download(std::move(download));
 }
 
 std::uint64_t Transfers::begin_download(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest,
@@ -56,8 +55,20 @@ std::uint64_t Transfers::begin_download(std::uint64_t bytes, std::uint64_t lowes
     download->lowest = lowest;
     download->highest = highest;
     const Lock lock(mutex_);
-    downloads_[next_] = std::move(download);
-    return next_++;
+    return add_download(std::move(download));
+}
+
+bool Transfers::must_follow(const Download& download) const {
+    return (large_downloads_ != 0 || download.is_large()) &&
+           std::any_of(downloads_.begin(), downloads_.end(),
+                       [&](const auto& entry) { return entry.second->writes_into(download.lowest, download.highest); });
+}
+
+std::uint64_t Transfers::add_download(std::unique_ptr<Download> download) {
+    const std::uint64_t transfer = next_++ | (must_follow(*download) ? codec::kTransferInOrder : 0);
+    large_downloads_ += download->is_large() ? 1 : 0;
+    downloads_[transfer] = std::move(download);
+    return transfer;
 }
 
 bool Transfers::takes_named(std::uint64_t transfer, std::uint64_t bytes) const {
@@ -210,6 +221,8 @@ void Transfers::end_download(std::uint64_t transfer) {
     if (it->second->named) {
         --named_;
         named_bytes_ -= it->second->bytes;
+    } else {
+        large_downloads_ -= it->second->is_large() ? 1 : 0;
     }
     downloads_.erase(it);
 }
@@ -362,7 +375,7 @@ void Transfers::give_back_ahead(std::uint64_t transfer) {
 }
 
 bool Transfers::was_begun(std::uint64_t transfer) const {
-    return (transfer & ~codec::kTransferSentAhead) < next_;
+    return (transfer & ~(codec::kTransferSentAhead | codec::kTransferInOrder)) < next_;
 }
 
 std::vector<std::uint64_t> Transfers::downloads_into(std::uint64_t lowest, std::uint64_t highest) const {

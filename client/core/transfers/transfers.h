@@ -2,7 +2,8 @@
 //
 // Downloads (device to host) are registered before their command is sent. The receiving thread therefore knows the
 // destination and writes the data there without a copy. If a download has to be scattered, each part first lands in a
-// buffer. Over lanes, parts arrive in any order and several at a time.
+// buffer. Over lanes, parts arrive in any order and several at a time. A download into memory that another one is still
+// writing to avoids the lanes (codec::kTransferInOrder), or the earlier data might land last.
 //
 // Uploads (host to device) are read when the worker pulls them, when the copy is ready in its stream. This bounds
 // memory on both sides. Up to codec::kMaxAheadBytes are sent ahead over lanes, if the worker will soon process the copy
@@ -133,6 +134,7 @@ class Transfers {
         bool named = false;                     // numbered by the worker
         std::size_t writers = 0;                // lanes that write a part, and threads that scatter one
         bool over = false;                      // cancelled: further data is discarded
+        [[nodiscard]] bool is_large() const { return bytes >= wire::Lanes::kLeastPieceBytes; }
         [[nodiscard]] bool writes_into(std::uint64_t from, std::uint64_t to) const {
             return lowest < to && from < highest;
         }
@@ -183,6 +185,10 @@ class Transfers {
         GP_REQUIRES(mutex_);
     // True if the upload has ended.
     bool end_upload(std::uint64_t transfer) GP_REQUIRES(mutex_);
+    std::uint64_t add_download(std::unique_ptr<Download> download) GP_REQUIRES(mutex_);
+    // Must its data be received after that of downloads under way? Small data is always in order: it does not travel
+    // over lanes.
+    [[nodiscard]] bool must_follow(const Download& download) const GP_REQUIRES(mutex_);
     void end_download(std::uint64_t transfer) GP_REQUIRES(mutex_);
 
     TimeSource& clock_;
@@ -193,7 +199,8 @@ class Transfers {
     std::pmr::unsynchronized_pool_resource nodes_ GP_GUARDED_BY(mutex_);  // for the next two
     std::pmr::unordered_map<std::uint64_t, std::unique_ptr<Download>> downloads_ GP_GUARDED_BY(mutex_){&nodes_};
     std::pmr::unordered_map<std::uint64_t, std::unique_ptr<Upload>> uploads_ GP_GUARDED_BY(mutex_){&nodes_};
-    std::size_t named_ GP_GUARDED_BY(mutex_) = 0;  // transfers under way that the worker numbered
+    std::size_t large_downloads_ GP_GUARDED_BY(mutex_) = 0;  // whose data may travel over lanes
+    std::size_t named_ GP_GUARDED_BY(mutex_) = 0;            // transfers under way that the worker numbered
     std::uint64_t named_bytes_ GP_GUARDED_BY(mutex_) = 0;
     std::uint64_t copied_bytes_ GP_GUARDED_BY(mutex_) = 0;  // bytes in buffers, of transfers that the client numbered
     std::unordered_map<std::uint64_t, std::uint64_t>

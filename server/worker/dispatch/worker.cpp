@@ -559,7 +559,11 @@ void Worker::send_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<c
                        std::function<void()> done) {
     // A small amount of data is sent together with the reply that follows it.
     const auto urgency = data.size() < kLeastSentByItselfBytes ? wire::Urgency::later : wire::Urgency::soon;
-    const Status sent = lanes_.take(data.size())
+    const bool in_order = (transfer & codec::kTransferInOrder) != 0;
+    if (in_order) {
+        announce_pieces();
+    }
+    const Status sent = !in_order && lanes_.take(data.size())
                             ? lanes_.send(transfer, offset, data, std::move(done))
                             : channel_->append_bulk(transfer, offset, data, std::move(done), urgency);
     if (!sent) {

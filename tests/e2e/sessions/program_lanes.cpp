@@ -121,6 +121,17 @@ void copy_both_ways(CUcontext context, int thread, int rounds) {
             wait_for(stream, event, (way + 2) % kWays);
             check(back, bytes, ~seed, "back");
             check(out, bytes, ~seed, "again");
+            // Data of the later of two copies into the same memory remains, however the lanes carry them.
+            must(driver.cuMemcpyDtoHAsync(back, memory, bytes, stream), "cuMemcpyDtoHAsync");
+            must(driver.cuMemsetD8Async(memory, 0, bytes, stream), "cuMemsetD8Async");
+            must(driver.cuMemcpyDtoHAsync(back + 1, memory + 1, bytes - 1, stream), "cuMemcpyDtoHAsync");
+            must(driver.cuEventRecord(event, stream), "cuEventRecord");
+            wait_for(stream, event, (way + 3) % kWays);
+            must(back[0] == (word_at(0, ~seed) & 0xff) &&
+                         std::all_of(back + 1, back + bytes, [](auto c) { return c == 0; })
+                     ? CUDA_SUCCESS
+                     : CUDA_ERROR_INVALID_VALUE,
+                 "overwritten");
             ++transfers;
         }
     }

@@ -112,6 +112,35 @@ TEST(Downloads, LandOnlyInTheirPlace) {
     EXPECT_TRUE(transfers.place(transfer, 0, 1).empty()) << "it has ended";
 }
 
+bool in_order(std::uint64_t transfer) {
+    return (transfer & codec::kTransferInOrder) != 0;
+}
+
+// Over lanes, data of the earlier download might land last.
+TEST(Downloads, IntoTheSameMemoryStayInOrder) {
+    Transfers transfers;
+    std::vector<std::byte> memory(wire::Lanes::kLeastPieceBytes + 100);
+    const std::span<std::byte> first(memory.data(), wire::Lanes::kLeastPieceBytes);
+    const std::uint64_t earlier = transfers.begin_download(first.data(), first.size());
+    EXPECT_FALSE(in_order(earlier)) << "the memory is free";
+    EXPECT_FALSE(in_order(transfers.begin_download(first.data() + first.size(), 50))) << "other memory";
+    const std::uint64_t small = transfers.begin_download(first.data() + 10, 1);
+    EXPECT_TRUE(in_order(small));
+    EXPECT_EQ(transfers.place(small, 0, 1).data(), memory.data() + 10);
+    transfers.landed(small, 1);
+    EXPECT_TRUE(in_order(transfers.begin_download(memory.data(), memory.size()))) << "partly the same memory";
+    EXPECT_FALSE(transfers.place(earlier, 0, first.size()).empty());
+    transfers.landed(earlier, first.size());
+    EXPECT_TRUE(transfers.cancel(small));
+}
+
+TEST(Downloads, SmallOnesAlwaysStayInOrder) {
+    Transfers transfers;
+    std::vector<std::byte> memory(100);
+    EXPECT_FALSE(in_order(transfers.begin_download(memory.data(), memory.size())));
+    EXPECT_FALSE(in_order(transfers.begin_download(memory.data(), memory.size())));
+}
+
 // ---- sent ahead
 
 class AheadOverLanes : public ::testing::Test {
