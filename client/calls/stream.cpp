@@ -482,8 +482,34 @@ CUresult cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEn
 namespace {
 
 template <class Call>
+inline constexpr bool is_first_form =
+    std::is_same_v<Call, calls::cuStreamBatchMemOp> || std::is_same_v<Call, calls::cuStreamWaitValue32> ||
+    std::is_same_v<Call, calls::cuStreamWaitValue64> || std::is_same_v<Call, calls::cuStreamWriteValue32> ||
+    std::is_same_v<Call, calls::cuStreamWriteValue64>;
+
+// Does the device of the current context have the operations in that form? The first one exists only on a server whose
+// administrator asked for it.
+template <class Call>
+bool has_form() {
+    const ContextState* const context = this_thread().current();
+    if (!is_first_form<Call> || context == nullptr) {
+        return true;
+    }
+    int value = 0;
+    this_session().devices.devices[static_cast<std::size_t>(context->device)].attributes.get(
+        CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1, &value);
+    return value != 0;
+}
+
+template <class Call>
 CUresult operate(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
-    if (count > kMaxOperations || (operations == nullptr && count != 0)) {
+    if (count > kMaxOperations) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!has_form<Call>()) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (operations == nullptr && count != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     give_to_gpu(this_session(), operations, count);
@@ -496,6 +522,9 @@ CUresult operate_on(CUstream stream, CUdeviceptr address, Value value, unsigned 
     Session* const s = session(result);
     if (s == nullptr) {
         return result;
+    }
+    if (!has_form<Call>()) {
+        return CUDA_ERROR_NOT_SUPPORTED;
     }
     give_to_gpu(*s, value);  // it may be an address
     const bool surely_taken =

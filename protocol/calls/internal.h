@@ -55,6 +55,13 @@ struct LaunchShape {
 GP_MEMBERS(LaunchShape, function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, cooperative,
            extended, reserved);
 
+// A copy of one row within the GPU's memory.
+struct CopyRange {
+    CUdeviceptr destination, source;
+    std::uint64_t bytes;
+};
+GP_MEMBERS(CopyRange, destination, source, bytes);
+
 // A CUDA_MEMCPY3D whose host side is the data of the transfer: rows of `WidthInBytes`, packed without gaps.
 using CopyShape = CUDA_MEMCPY3D;
 
@@ -134,6 +141,11 @@ CUresult gpCopyShapedToDevice(const gpupool::CopyShape* shape, std::uint64_t tra
                               std::size_t data_bytes, CUstream stream);
 CUresult gpCopyShapedFromDevice(const gpupool::CopyShape* shape, std::uint64_t transfer, CUstream stream);
 CUresult gpCopyShapedOnDevice(const gpupool::CopyShape* shape, CUstream stream);
+
+// Copies that have no order among themselves; at most codec::kMaxBatchedCopies.
+CUresult gpCopyBatch(const gpupool::CopyRange* copies, std::size_t count, CUstream stream);
+// A copy between the memory of two contexts. `shape` has no end in host memory.
+CUresult gpCopyPeer(const gpupool::CopyShape* shape, CUcontext dstContext, CUcontext srcContext, CUstream stream);
 
 CUresult gpContextSynchronize(CUcontext context);
 // As gpContextSynchronize, but leaves the latched failures of deferred calls for the next call that synchronizes with

@@ -178,6 +178,7 @@ GP_MEMBERS(StreamCompleteNotice, stream, context, command, thread, result);
 
 inline constexpr std::size_t kMaxRecordBytes = 256u << 10;
 inline constexpr std::size_t kMaxInlineBytes = 64u << 10;  // copy data in one command
+inline constexpr std::size_t kMaxBatchedCopies = 4096;     // in one command
 inline constexpr std::size_t kMaxArrayElements = 1u << 20;
 
 }  // namespace gpupool::codec

@@ -59,6 +59,7 @@ struct StructTraits {
 
 GP_OWN_PLAIN(ImageHash)
 GP_OWN_PLAIN(ParameterLayout)
+GP_OWN_PLAIN(CopyRange)
 GP_PLAIN(CUuuid)
 GP_PLAIN(CUmemAllocationProp)
 GP_PLAIN(CUmemAccessDesc)

@@ -441,6 +441,30 @@ void destroyed_while_busy(const Words& words, const Kernels& kernels) {
     DRIVER_OK(cuStreamDestroy(releasing));
 }
 
+template <class Function>
+Function form_of_8_0(const char* name) {
+    void* address = nullptr;
+    CUdriverProcAddressQueryResult status{};
+    DRIVER_OK(cuGetProcAddress(name, &address, 9000, CU_GET_PROC_ADDRESS_DEFAULT, &status));
+    return reinterpret_cast<Function>(address);
+}
+
+// The forms that programs from before CUDA 11.7 call. A device attribute tells whether they work.
+void first_forms(const Device& device, const Words& words, CUstream stream, CUstreamBatchMemOpParams* batch) {
+    const bool there = device.attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1) != 0;
+    const CUresult want = there ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+    batch[0].writeValue.value = batch[1].waitValue.value = 12;
+    const auto all = form_of_8_0<decltype(&cuStreamBatchMemOp)>("cuStreamBatchMemOp");
+    const auto write = form_of_8_0<decltype(&cuStreamWriteValue32)>("cuStreamWriteValue32");
+    const auto wait = form_of_8_0<decltype(&cuStreamWaitValue32)>("cuStreamWaitValue32");
+    check_result(all(stream, 2, batch, 0), want, "a batch of operations in its first form");
+    check_result(all(stream, 257, batch, 0), CUDA_ERROR_INVALID_VALUE, "more operations than a batch may have");
+    check_result(write(stream, words.log() + 36, 13, 0), want, "a write in its first form");
+    check_result(wait(stream, words.log() + 36, 0, CU_STREAM_WAIT_VALUE_GEQ), want, "a wait in its first form");
+    DRIVER_OK(cuStreamSynchronize(stream));
+    check(words.read(words.log() + 32) == (there ? 12u : 11u), "what the first forms wrote");
+}
+
 void memory_operations(const Device& device, const Words& words, const Kernels& kernels) {
     if (device.attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) == 0) {
         note("this device has no stream memory operations");
@@ -470,6 +494,7 @@ void memory_operations(const Device& device, const Words& words, const Kernels& 
     check(words.read(words.log() + 16) == 0x55667788u && words.read(words.log() + 20) == 0x11223344u,
           "64 bits written");
     check(words.read(words.log() + 32) == 11, "a batch of operations");
+    first_forms(device, words, writing, batch);
     DRIVER_OK(cuStreamDestroy(waiting));
     DRIVER_OK(cuStreamDestroy(writing));
 }

@@ -276,36 +276,40 @@ CUresult run_copy(const Copy& copy, const Context& context) {
 
 namespace {
 
-CUresult submit(const StreamPtr& stream, Copy copy, bool wait) {
+// `staged`: a source in host memory is read now.
+CUresult enqueue(const StreamPtr& stream, Copy copy, bool staged, bool wait) {
     Rows& rows = copy.rows;
-    if (rows.width_bytes == 0 || rows.height == 0 || rows.depth == 0) {
-        return CUDA_SUCCESS;
-    }
-    // Pageable sources are read before the call returns. Copies to pageable destinations, and from host to host memory,
-    // are complete when it returns.
-    wait = wait || (on_host(copy.from, rows.from) && on_host(copy.to, rows.to));
-    std::shared_ptr<std::vector<std::uint8_t>> staged;
-    if (!wait && copy.from == Side::host && !pinned(rows.from)) {
+    std::shared_ptr<std::vector<std::uint8_t>> data;
+    if (staged && !wait) {
         if (from_extent(rows) <= kMaxStagedBytes) {
-            staged = std::make_shared<std::vector<std::uint8_t>>(from_extent(rows));
-            std::memcpy(staged->data(), reinterpret_cast<const void*>(rows.from), staged->size());
-            rows.from = reinterpret_cast<std::uint64_t>(staged->data());
+            data = std::make_shared<std::vector<std::uint8_t>>(from_extent(rows));
+            std::memcpy(data->data(), reinterpret_cast<const void*>(rows.from), data->size());
+            rows.from = reinterpret_cast<std::uint64_t>(data->data());
         } else {
             wait = true;
         }
     }
-    if (!wait && copy.to == Side::host && !pinned(rows.to)) {
-        wait = true;
-    }
     SharedLock submitting(stream->context.submission_mutex);
     const std::uint64_t sequence = submit_ordered(
-        stream, [copy, staged, context = &stream->context]() -> CUresult { return run_copy(copy, *context); });
+        stream, [copy, data, context = &stream->context]() -> CUresult { return run_copy(copy, *context); });
     submitting.unlock();
     if (!wait) {
         return CUDA_SUCCESS;
     }
     stream->wait(sequence);
     return stream->context.status();
+}
+
+CUresult submit(const StreamPtr& stream, const Copy& copy, bool wait) {
+    const Rows& rows = copy.rows;
+    if (rows.width_bytes == 0 || rows.height == 0 || rows.depth == 0) {
+        return CUDA_SUCCESS;
+    }
+    // Pageable sources are read before the call returns. Copies to pageable destinations, and from host to host memory,
+    // are complete when it returns.
+    wait = wait || (on_host(copy.from, rows.from) && on_host(copy.to, rows.to)) ||
+           (copy.to == Side::host && !pinned(rows.to));
+    return enqueue(stream, copy, copy.from == Side::host && !pinned(rows.from), wait);
 }
 
 }  // namespace
@@ -350,6 +354,16 @@ CUresult submit_rows(CUstream handle, const Rows& rows, Side from, Side to, bool
         return result;
     }
     return submit_now(stream, copy, wait);
+}
+
+CUresult submit_batched(const StreamPtr& stream, const Copy& copy, CUmemcpySrcAccessOrder order) {
+    const bool pageable = copy.from == Side::host && !pinned(copy.rows.from);
+    const bool on_host_only = on_host(copy.from, copy.rows.from) && on_host(copy.to, copy.rows.to);
+    switch (order) {
+        case CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: return enqueue(stream, copy, false, pageable && !on_host_only);
+        case CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL: return enqueue(stream, copy, pageable, !pageable);
+        default: return enqueue(stream, copy, pageable && !on_host_only, false);
+    }
 }
 
 CUresult check_fill(const CUDA_MEMSET_NODE_PARAMS& fill) {

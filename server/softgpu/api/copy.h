@@ -31,6 +31,9 @@ CUresult check_copy(Copy& copy);
 CUresult run_copy(const Copy& copy, const Context& context);
 CUresult submit_copy(CUstream stream, const CUDA_MEMCPY3D& description, bool wait);
 CUresult submit_rows(CUstream stream, const Rows& rows, Side from, Side to, bool wait);
+// A checked copy of a batch. As in the driver, it waits for the stream to read pageable memory in stream order, or any
+// other memory during the call. It does not wait for its destination.
+CUresult submit_batched(const StreamPtr& stream, const Copy& copy, CUmemcpySrcAccessOrder order);
 // Must a synchronous call that uses this address wait for its stream? Yes for host and managed memory, and with
 // SYNC_MEMOPS.
 bool is_seen_at_once(std::uint64_t address);

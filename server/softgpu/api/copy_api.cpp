@@ -148,8 +148,12 @@ CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) {
     SOFTGPU_READY();
     return copy_3d_peer(copy, nullptr, true);
 }
-CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
-    return copy_3d_peer(copy, stream, false);
+CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream handle) {
+    SOFTGPU_STREAM(handle, stream);
+    if (const CUresult refused = refuse_captured(stream); refused != CUDA_SUCCESS) {
+        return refused;
+    }
+    return copy_3d_peer(copy, handle, false);
 }
 
 CUresult CUDAAPI cuMemcpyHtoA_v2(CUarray to, size_t offset, const void* from, size_t bytes) {

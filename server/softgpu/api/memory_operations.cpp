@@ -170,4 +170,22 @@ CUresult CUDAAPI cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstream
     return submit(stream, count, operations, flags);
 }
 
+// The forms of before CUDA 11.7, which a driver has only if it was loaded with a parameter of its own. The device
+// attribute says that they are not there.
+CUresult CUDAAPI cuStreamWaitValue32(CUstream, CUdeviceptr, cuuint32_t, unsigned) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult CUDAAPI cuStreamWaitValue64(CUstream, CUdeviceptr, cuuint64_t, unsigned) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult CUDAAPI cuStreamWriteValue32(CUstream, CUdeviceptr, cuuint32_t, unsigned) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult CUDAAPI cuStreamWriteValue64(CUstream, CUdeviceptr, cuuint64_t, unsigned) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult CUDAAPI cuStreamBatchMemOp(CUstream, unsigned count, CUstreamBatchMemOpParams*, unsigned) {
+    return count > 256 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+}
+
 }  // extern "C"

@@ -105,6 +105,9 @@ class Scheduler {
     // May work for `stream` go to the driver now? Call this before issuing work that was not held.
     bool may_issue(StreamState& stream, std::uint32_t cost = 1);
 
+    // Has `stream`, whose operation is being issued, room for more of it?
+    [[nodiscard]] bool has_room(const StreamState& stream) const { return !full(stream, 1); }
+
     // Accounts for work that was given to the driver for `stream`, and makes a mark when one is due.
     void issued(StreamState& stream, std::uint32_t cost = 1);
 

@@ -82,6 +82,12 @@ TEST_F(Calls, DeferredCallsNeedNoRoundTrips) {
     }
 }
 
+TEST_F(Calls, BatchesOfCopiesNeedNoRoundTrips) {
+    std::map<std::string, Counted> calls = run("batches");
+    EXPECT_EQ(calls["cuMemcpyBatchAsync_v2"].calls, 10);
+    EXPECT_EQ(calls["cuMemcpyBatchAsync_v2"].round_trips, 0);
+}
+
 TEST_F(Calls, GraphConstructionNeedsNoRoundTrips) {
     std::map<std::string, Counted> calls = run("graphs");
     EXPECT_EQ(said_, "word 2400\n");

@@ -66,6 +66,33 @@ TEST_F(HostileCalls, WrongStreamsAreRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
+TEST_F(HostileCalls, WrongBatchesAndPeerCopiesAreRefused) {
+    const CUdeviceptr slab = client_->make_slab(2u << 20);
+    const CUstream stream = client_->make_stream();
+    const std::vector<CopyRange> good(codec::kMaxBatchedCopies, CopyRange{slab, slab + 4096, 16});
+    EXPECT_EQ(client_->call<calls::gpCopyBatch>(good.data(), good.size(), stream), CUDA_SUCCESS);
+    const std::vector<CopyRange> many(codec::kMaxBatchedCopies + 1, CopyRange{slab, slab + 4096, 16});
+    EXPECT_EQ(client_->call<calls::gpCopyBatch>(many.data(), many.size(), stream), CUDA_ERROR_INVALID_VALUE);
+    // An address at which the GPU has no memory.
+    static char here[16] = {};
+    const auto own = reinterpret_cast<CUdeviceptr>(&here);
+    for (const CopyRange& wrong : {CopyRange{slab, own, 16}, CopyRange{own, slab, 16}, CopyRange{slab, 0, 16},
+                                   CopyRange{slab, slab + 4096, ~0ull}}) {
+        EXPECT_EQ(client_->call<calls::gpCopyBatch>(&wrong, std::size_t{1}, stream), CUDA_ERROR_INVALID_VALUE);
+    }
+    CopyShape shape{};
+    shape.srcMemoryType = CU_MEMORYTYPE_DEVICE, shape.srcDevice = slab;
+    shape.dstMemoryType = CU_MEMORYTYPE_DEVICE, shape.dstDevice = slab + 4096;
+    shape.WidthInBytes = 16, shape.Height = shape.Depth = 1;
+    EXPECT_EQ(client_->call<calls::gpCopyPeer>(&shape, context_, context_, stream), CUDA_SUCCESS);
+    for (const CUmemorytype type : {CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED, CU_MEMORYTYPE_ARRAY}) {
+        shape.srcMemoryType = type;
+        EXPECT_NE(client_->call<calls::gpCopyPeer>(&shape, context_, context_, stream).value_or(CUDA_SUCCESS),
+                  CUDA_SUCCESS);
+    }
+    EXPECT_TRUE(client_->alive());
+}
+
 TEST_F(HostileCalls, WrongEventsAreRefused) {
     float milliseconds_between = 0;
     const CUstream stream = client_->make_stream();

@@ -4,6 +4,7 @@
 //                        complete
 //   deferred             launches, sets memory, records and waits for an event, and prints "allocations NUMBER", or
 //                        "uncounted"
+//   batches              sends ten batches of 5,000 copies on the device
 //   allocating           allocates and frees device memory, plainly and in stream order, and prints the same
 //   destroyed_in_capture destroys a capturing stream that still copies to the host, and prints "word NUMBER", the
 //                        copied word, and "joined NUMBER", the word that a stream set that had
@@ -88,6 +89,32 @@ int run_deferred() {
     calls(100);
     must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
     say_allocations([&] { calls(kCalls / 4); });
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    return 0;
+}
+
+int run_batches() {
+    begin();
+    constexpr std::size_t kCopies = 5000, kBytes = 64;
+    const auto copy_batch =
+        reinterpret_cast<decltype(&cuMemcpyBatchAsync)>(dlsym(driver.library, "cuMemcpyBatchAsync_v2"));
+    CUstream stream = nullptr;
+    CUdeviceptr data = 0;
+    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(driver.cuMemAlloc(&data, 2 * kCopies * kBytes), "cuMemAlloc");
+    std::vector<CUdeviceptr> to, from;
+    std::vector<std::size_t> bytes(kCopies, kBytes);
+    for (std::size_t i = 0; i < kCopies; ++i) {
+        from.push_back(data + i * kBytes);
+        to.push_back(data + (kCopies + i) * kBytes);
+    }
+    CUmemcpyAttributes attributes{};
+    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    std::size_t first = 0;
+    for (int i = 0; i < 10; ++i) {
+        must(copy_batch(to.data(), from.data(), bytes.data(), kCopies, &attributes, &first, 1, stream),
+             "cuMemcpyBatchAsync");
+    }
     must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
     return 0;
 }
@@ -365,6 +392,7 @@ int run_kernels_beside_work() {
 int run_calls(const std::string& mode) {
     return mode == "polls"                  ? run_polls()
            : mode == "deferred"             ? run_deferred()
+           : mode == "batches"              ? run_batches()
            : mode == "allocating"           ? run_allocating()
            : mode == "destroyed_in_capture" ? run_destroyed_in_capture()
            : mode == "detached"             ? run_detached()

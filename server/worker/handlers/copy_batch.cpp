@@ -1,0 +1,115 @@
+// Copies within the memory of GPUs: many in one command, and between contexts.
+
+#include <cstddef>
+#include <cstring>
+
+#include "server/worker/dispatch/serve.h"
+#include "server/worker/transfers/copy_pieces.h"
+
+namespace gpupool::worker::handlers {
+namespace {
+
+// Gives the copies to the driver one by one, as the stream has credit. The driver's own call for batches is not used:
+// unlike cuMemcpyDtoDAsync it would also copy from and to the worker's own memory, if a client named an address there.
+class CopyBatch final : public HeldForCommand {
+  public:
+    CopyBatch(Worker& worker, Command command, StreamState& stream, std::vector<CopyRange> copies)
+        : HeldForCommand(worker, std::move(command)), stream_(stream), copies_(std::move(copies)) {
+        bytes = kHeldCostBytes + copies_.size() * sizeof(CopyRange);
+        command_.keep_header(bytes);
+    }
+
+    bool advance() override {
+        CUresult result = worker_.scheduler.enter(stream_.context);
+        while (next_ < copies_.size() && result == CUDA_SUCCESS) {
+            if (!worker_.scheduler.has_room(stream_)) {
+                return false;
+            }
+            const CopyRange& copy = copies_[next_++];
+            const Tracer::Issue issuing(worker_.tracer, command_.header, true);
+            Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy, copy.bytes);
+            result = driver::call(worker_.api.cuMemcpyDtoDAsync_v2, copy.destination, copy.source, copy.bytes,
+                                  stream_.driver);
+            work.end(result);
+            worker_.scheduler.issued(stream_);
+        }
+        worker_.answer(command_, result);
+        return true;
+    }
+
+  private:
+    StreamState& stream_;
+    const std::vector<CopyRange> copies_;
+    std::size_t next_ = 0;
+};
+
+}  // namespace
+
+Outcome gpCopyBatch(Worker& worker, Command& command, codec::Slots<calls::gpCopyBatch>& slots) {
+    using Call = calls::gpCopyBatch;
+    std::vector<CopyRange>& copies = slots.at<Call::copies>().object;
+    if (copies.size() > codec::kMaxBatchedCopies) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult result = CUDA_SUCCESS;
+    StreamState* const stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    if (stream->capturing) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    auto operation = std::make_unique<CopyBatch>(worker, command, *stream, std::move(copies));
+    if (worker.scheduler.may_issue(*stream) && operation->advance()) {
+        return Outcome::answered();
+    }
+    return Outcome::hold(*stream, std::move(operation));
+}
+
+Outcome gpCopyPeer(Worker& worker, Command& command, codec::Slots<calls::gpCopyPeer>& slots) {
+    using Call = calls::gpCopyPeer;
+    StreamState* stream = nullptr;
+    if (auto waiting = check_ready(worker, command, slots.at<Call::stream>().value, stream)) {
+        return std::move(*waiting);
+    }
+    std::uint64_t bytes = 0;
+    const CopyShape* const given = slots.at<Call::shape>().value;
+    if (given == nullptr || !packed_bytes(*given, bytes)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto on_device = [](const CUmemorytype& type) {
+        const int number = codec::number_of(type);
+        return number == CU_MEMORYTYPE_DEVICE || number == CU_MEMORYTYPE_ARRAY;
+    };
+    if (!on_device(given->srcMemoryType) || !on_device(given->dstMemoryType)) {
+        return CUDA_ERROR_INVALID_VALUE;  // the client's host memory is not in this process
+    }
+    CopyShape shape = *given;
+    CUresult result = CUDA_SUCCESS;
+    codec::StructTraits<CopyShape>::visit(
+        shape, [&](CUarray& array) { keep_first_error(result, driver_handle(worker, array)); });
+    // The context of an array is ignored.
+    const auto context_of = [&](CUcontext client) {
+        const ContextState* const context = worker.objects.context(client);
+        return context == nullptr ? nullptr : context->driver;
+    };
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    CUDA_MEMCPY3D_PEER peer{};
+    static_assert(sizeof peer == sizeof shape &&
+                  offsetof(CUDA_MEMCPY3D_PEER, srcContext) == offsetof(CopyShape, reserved0) &&
+                  offsetof(CUDA_MEMCPY3D_PEER, dstContext) == offsetof(CopyShape, reserved1));
+    std::memcpy(&peer, &shape, sizeof peer);
+    peer.srcContext = context_of(slots.at<Call::srcContext>().value);
+    peer.dstContext = context_of(slots.at<Call::dstContext>().value);
+    worker.scheduler.enter(stream->context);
+    Tracer::Work work(worker.tracer, *stream, codec::TraceKind::copy, bytes);
+    result =
+        driver::call(worker.api.cuMemcpy3DPeerAsync, static_cast<const CUDA_MEMCPY3D_PEER*>(&peer), stream->driver);
+    work.end(result);
+    worker.scheduler.issued(*stream);
+    return result;
+}
+
+}  // namespace gpupool::worker::handlers
