@@ -1,6 +1,7 @@
 // Arrays, which the driver allocates. If memory is short, the client releases memory that it does not use, then
 // retries. A level of a mipmapped array has one handle, however often the program asks for it.
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -38,6 +39,10 @@ class Levels {
             levels_[key] = level;
         }
         return result;
+    }
+    bool contains(CUarray array) {
+        const Lock lock(mutex_);
+        return std::any_of(levels_.begin(), levels_.end(), [&](const auto& entry) { return entry.second == array; });
     }
     void forget(CUmipmappedArray whole) {
         const Lock lock(mutex_);
@@ -80,6 +85,11 @@ CUresult cuMipmappedArrayGetLevel(CUarray* pLevelArray, CUmipmappedArray hMipmap
         *pLevelArray = found;
     }
     return result;
+}
+
+CUresult cuArrayDestroy(CUarray hArray) {
+    // A level ends with its mipmapped array; destroying it alone has no effect.
+    return levels().contains(hArray) ? CUDA_SUCCESS : remote<calls::cuArrayDestroy>(hArray);
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {

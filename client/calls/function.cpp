@@ -9,16 +9,32 @@
 namespace gpupool::client::entry {
 namespace {
 
-CUresult name_of(const char** name, CUfunction function) {
+CUfunction as_function(CUkernel kernel) {
+    return reinterpret_cast<CUfunction>(kernel);
+}
+
+// Only launches, and questions about them, accept a kernel in place of a function.
+bool is_kernel(CUfunction handle) {
+    return codec::kind_of(codec::to_wire(handle)) == codec::HandleKind::kernel;
+}
+
+CUresult name_of(const char** name, CUfunction function, bool wants_kernel) {
+    if (name == nullptr || function == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const auto info = function_info(function);
-    if (name == nullptr || info == nullptr) {
-        return name == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+    if (info == nullptr || is_kernel(function) != wants_kernel) {
+        return CUDA_ERROR_INVALID_HANDLE;
     }
     *name = info->name.c_str();  // valid until the module is unloaded
     return CUDA_SUCCESS;
 }
 
-CUresult parameter_of(CUfunction function, std::size_t index, std::size_t* offset, std::size_t* size) {
+CUresult parameter_of(CUfunction function, bool wants_kernel, std::size_t index, std::size_t* offset,
+                      std::size_t* size) {
+    if (function == nullptr || is_kernel(function) != wants_kernel) {
+        return function == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+    }
     std::shared_ptr<const FunctionInfo> info;
     if (const CUresult result = function_info_with_layout(function, info); result != CUDA_SUCCESS) {
         return result;
@@ -142,39 +158,39 @@ class InContext {
     ContextState* context_;
 };
 
-CUfunction as_function(CUkernel kernel) {
-    return reinterpret_cast<CUfunction>(kernel);
-}
-
 }  // namespace
 
 CUresult cuKernelGetName(const char** name, CUkernel hfunc) {
-    return name_of(name, reinterpret_cast<CUfunction>(hfunc));
+    return name_of(name, as_function(hfunc), true);
 }
 CUresult cuFuncGetName(const char** name, CUfunction hfunc) {
-    return name_of(name, hfunc);
+    return name_of(name, hfunc, false);
 }
 
 CUresult cuKernelGetParamInfo(CUkernel kernel, std::size_t paramIndex, std::size_t* paramOffset,
                               std::size_t* paramSize) {
-    return parameter_of(reinterpret_cast<CUfunction>(kernel), paramIndex, paramOffset, paramSize);
+    ContextState* context = nullptr;
+    const CUresult result = usable_context(context);
+    return result != CUDA_SUCCESS ? result
+                                  : parameter_of(as_function(kernel), true, paramIndex, paramOffset, paramSize);
 }
 CUresult cuFuncGetParamInfo(CUfunction func, std::size_t paramIndex, std::size_t* paramOffset, std::size_t* paramSize) {
-    return parameter_of(func, paramIndex, paramOffset, paramSize);
+    return parameter_of(func, false, paramIndex, paramOffset, paramSize);
 }
 
 CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
+    if (hmod == nullptr || hfunc == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const auto info = function_info(hfunc);
-    if (hmod == nullptr || info == nullptr) {
-        return hmod == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+    if (info == nullptr || is_kernel(hfunc)) {
+        return CUDA_ERROR_INVALID_HANDLE;
     }
     if (info->library == nullptr) {
         *hmod = info->module;
         return CUDA_SUCCESS;
     }
-    // A kernel stands for its function in the current context.
-    const CUmodule known = info->context == nullptr ? nullptr : find_library_module(info->library, info->context);
-    if (known != nullptr) {
+    if (const CUmodule known = find_library_module(info->library, info->context); known != nullptr) {
         *hmod = known;
         return CUDA_SUCCESS;
     }
@@ -183,7 +199,7 @@ CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
 }
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
-    if (state == nullptr || function_info(function) == nullptr) {
+    if (state == nullptr || is_kernel(function) || function_info(function) == nullptr) {
         return state == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
     }
     *state = CU_FUNCTION_LOADING_STATE_LOADED;  // the worker loads a function when the client looks it up
@@ -191,6 +207,9 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
 }
 
 CUresult cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
+    if (pi != nullptr && is_kernel(hfunc)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     return get_attribute(pi, attrib, hfunc, {}, [&] { return remote<calls::cuFuncGetAttribute>(pi, attrib, hfunc); });
 }
 
@@ -200,7 +219,7 @@ CUresult cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel ker
 }
 
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
-    return set_attribute(hfunc, {}, attrib, value);
+    return is_kernel(hfunc) ? CUDA_ERROR_INVALID_HANDLE : set_attribute(hfunc, {}, attrib, value);
 }
 
 CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) {

@@ -23,6 +23,9 @@ constexpr std::size_t kMaxNodePayloadBytes = 64u << 10;
 CUresult kernel_message(const CUDA_KERNEL_NODE_PARAMS_v3& p, NodeMessage& message) {
     GraphNode& node = message.node;
     CUfunction function = function_in(p);
+    if (codec::kind_of(codec::to_wire(p.func)) == codec::HandleKind::kernel) {
+        return CUDA_ERROR_INVALID_HANDLE;  // a kernel belongs into `kern`
+    }
     if (const CUresult result = launchable(function); result != CUDA_SUCCESS) {
         return result;
     }
@@ -338,8 +341,9 @@ CUresult get_kernel(CUgraphNode asked, Parameters* to) {
     }
     const GraphNode& node = message.node;
     *to = {};
-    to->func = node.function;
-    const bool by_kernel = codec::kind_of(codec::to_wire(node.function)) == codec::HandleKind::kernel;
+    CUfunction function = node.function;  // a kernel if the client has not loaded its function
+    (void)launchable(function);
+    to->func = function;
     to->gridDimX = node.grid_x;
     to->gridDimY = node.grid_y;
     to->gridDimZ = node.grid_z;
@@ -351,10 +355,9 @@ CUresult get_kernel(CUgraphNode asked, Parameters* to) {
         to->ctx = node.context;
     }
     std::shared_ptr<const FunctionInfo> info;
-    (void)function_info_with_layout(node.function, info);  // null if the function is no longer known
+    (void)function_info_with_layout(function, info);  // null if the function is no longer known
     if constexpr (requires { to->kern; }) {
         to->kern = info == nullptr ? nullptr : info->kernel;  // by which the CUDA runtime finds its function
-        to->func = by_kernel ? nullptr : node.function;
     }
     if (info == nullptr || info->layout.empty()) {
         return CUDA_SUCCESS;

@@ -142,6 +142,8 @@ CUresult change_legacy(CUfunction function, Change change) {
 }
 
 constexpr std::size_t kMaxArgumentBytes = 32764;  // the most that a kernel's parameters may take
+constexpr std::int64_t kMaxBlockThreads = 1024;
+constexpr unsigned kMaxSharedBytes = 227u << 10;  // of compute capability 9.0
 
 CUresult set_argument(CUfunction function, int offset, const void* value, std::size_t bytes) {
     return change_legacy(function, [&](LegacyState& state) {
@@ -203,7 +205,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** ker
 
 CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z) {
     return change_legacy(hfunc, [&](LegacyState& state) {
-        if (x <= 0 || y <= 0 || z <= 0) {
+        if (x <= 0 || y <= 0 || z <= 0 || std::int64_t{x} * y * z > kMaxBlockThreads) {
             return CUDA_ERROR_INVALID_VALUE;
         }
         state.block_x = static_cast<unsigned>(x);
@@ -215,6 +217,9 @@ CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z) {
 
 CUresult cuFuncSetSharedSize(CUfunction hfunc, unsigned bytes) {
     return change_legacy(hfunc, [&](LegacyState& state) {
+        if (bytes > kMaxSharedBytes) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
         state.shared_bytes = bytes;
         return CUDA_SUCCESS;
     });

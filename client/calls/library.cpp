@@ -337,7 +337,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
 
 CUresult cuKernelGetLibrary(CUlibrary* pLib, CUkernel kernel) {
     const auto info = function_info(reinterpret_cast<CUfunction>(kernel));
-    if (pLib == nullptr || info == nullptr) {
+    if (pLib == nullptr || info == nullptr || info->kernel != kernel) {
         return pLib == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
     }
     *pLib = info->library;

@@ -371,7 +371,7 @@ CUresult cuMemHostAlloc(void** pp, std::size_t bytesize, unsigned Flags) {
 CUresult cuMemFreeHost(void* p) {
     CUresult result = CUDA_SUCCESS;
     Session* s = session(result);
-    if (s == nullptr) {
+    if (s == nullptr || p == nullptr) {
         return result;
     }
     const auto range = s->memory.find(reinterpret_cast<std::uint64_t>(p));
@@ -399,9 +399,15 @@ CUresult cuMemHostUnregister(void* p) {
     if (s == nullptr) {
         return result;
     }
+    if (p == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const auto range = s->memory.find(reinterpret_cast<std::uint64_t>(p));
-    if (!range || range->kind != MemoryKind::registered || range->base != reinterpret_cast<std::uint64_t>(p)) {
+    if (!range) {
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
+    if (range->kind != MemoryKind::registered || range->base != reinterpret_cast<std::uint64_t>(p)) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
     result = wait_for_host_memory(*s, *range);
     s->memory.remove(range->base);
@@ -465,6 +471,15 @@ CUresult pool_of(const std::optional<MemoryRange>& range, CUmemoryPool* pool) {
     return CUDA_SUCCESS;
 }
 
+// What the driver calls the range of an address: its allocation, or the reservation that the memory is mapped in.
+std::pair<std::uint64_t, std::uint64_t> range_of(const std::optional<MemoryRange>& range) {
+    if (!range) {
+        return {};
+    }
+    return range->kind == MemoryKind::mapped ? this_session().window.reservation_of(range->base)
+                                             : std::pair(range->base, range->bytes);
+}
+
 // `range` is empty only for cuPointerGetAttributes, which returns null values instead of an error.
 CUresult attribute_of(const std::optional<MemoryRange>& range, CUdeviceptr ptr, CUpointer_attribute attribute,
                       void* data) {
@@ -494,9 +509,9 @@ CUresult attribute_of(const std::optional<MemoryRange>& range, CUdeviceptr ptr, 
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: store<int>(data, there ? range->device : -2); return CUDA_SUCCESS;
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: store<int>(data, 0); return CUDA_SUCCESS;
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-            store<CUdeviceptr>(data, there ? range->base : 0);
+            store<CUdeviceptr>(data, range_of(range).first);
             return CUDA_SUCCESS;
-        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: store<std::size_t>(data, there ? range->bytes : 0); return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: store<std::size_t>(data, range_of(range).second); return CUDA_SUCCESS;
         case CU_POINTER_ATTRIBUTE_MAPPED: store<int>(data, there ? 1 : 0); return CUDA_SUCCESS;
         case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: store<unsigned long long>(data, 0); return CUDA_SUCCESS;
         case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: store<int>(data, 0); return CUDA_SUCCESS;

@@ -74,6 +74,15 @@ StreamPool* own_pool(Session& s, CUmemoryPool pool) {
     return nullptr;
 }
 
+// The pool that an allocation is made from. `pool`: null for the device's current one.
+CUmemoryPool pool_meant(Session& s, CUdevice device, CUmemoryPool pool) {
+    CUmemoryPool standard = nullptr, current = nullptr;
+    if (pool == nullptr && is_device(s, device)) {
+        (void)learn_pools(device, standard, current);
+    }
+    return pool == nullptr ? current : pool;
+}
+
 // An allocation in a capturing stream is part of the capture. In another stream, while one captures, it is a call like
 // others.
 CUresult may_allocate_in(CUstream stream) {
@@ -106,7 +115,7 @@ StreamPool::Passed set_fence(Session& s, CUstream stream) {
 
 void give(CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes, CUmemoryPool pool, ContextState& context) {
     MemoryRange range{address, bytes, MemoryKind::pool, context.device, &context};
-    range.pool = pool;
+    range.pool = pool_meant(this_session(), context.device, pool);
     this_session().memory.add(range);
     *dptr = address;
 }
@@ -117,13 +126,21 @@ void give_from_driver(CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes,
     Session& s = this_session();
     const auto capture = s.captures.any() ? s.captures.find(stream_key(stream)) : std::nullopt;
     MemoryRange range{address, bytes, MemoryKind::pool, context.device, &context};
-    range.pool = pool;
+    range.pool = pool_meant(s, context.device, pool);
     range.of_graph = range.idle = capture.has_value();
     s.memory.add(range);
     if (capture) {
         s.graph_memories.add_captured(capture->id, address, GraphMemories::Does::allocates);
     }
     *dptr = address;
+}
+
+// An allocation of no bytes succeeds, with the null address.
+bool allocate_nothing(CUdeviceptr* dptr, std::size_t bytes) {
+    if (bytes == 0) {
+        *dptr = 0;
+    }
+    return bytes == 0;
 }
 
 // Allocates from the client's pool. False, for the driver to do it, if another pool is meant or the stream captures.
@@ -195,7 +212,8 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStre
     ContextState* context = nullptr;
     CUresult result = usable_context(context);
     result = result != CUDA_SUCCESS ? result : may_allocate_in(hStream);
-    if (result != CUDA_SUCCESS || allocate_here(dptr, bytesize, nullptr, hStream, result)) {
+    if (result != CUDA_SUCCESS || allocate_nothing(dptr, bytesize) ||
+        allocate_here(dptr, bytesize, nullptr, hStream, result)) {
         return result;
     }
     CUdeviceptr address = 0;
@@ -210,7 +228,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemo
     ContextState* context = nullptr;
     CUresult result = usable_context(context);
     result = result != CUDA_SUCCESS ? result : may_allocate_in(hStream);
-    if (result != CUDA_SUCCESS || (pool != nullptr && allocate_here(dptr, bytesize, pool, hStream, result))) {
+    if (result != CUDA_SUCCESS || (pool != nullptr && (allocate_nothing(dptr, bytesize) ||
+                                                       allocate_here(dptr, bytesize, pool, hStream, result)))) {
         return result;
     }
     CUdeviceptr address = 0;

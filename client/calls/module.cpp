@@ -177,6 +177,9 @@ CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned numFunctions
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr* dptr, std::size_t* bytes, CUmodule hmod, const char* name) {
+    if (dptr == nullptr && bytes == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     CUdeviceptr address = 0;
     std::size_t size = 0;
     const CUresult result = remote<calls::cuModuleGetGlobal_v2>(&address, &size, hmod, name);

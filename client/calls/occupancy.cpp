@@ -97,7 +97,11 @@ CUresult potential_block_size(int* minGridSize, int* blockSize, CUfunction func,
     }
     const Device& device = this_session().devices.devices[static_cast<std::size_t>(context->device)];
     int limit = 0;
-    if (result = entry::cuFuncGetAttribute(&limit, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, func);
+    LaunchTarget target;  // `func` may be a kernel
+    if (result = find_launch_target(func, *context, target); result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (result = entry::cuFuncGetAttribute(&limit, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, target.function);
         result != CUDA_SUCCESS) {
         return result;
     }

@@ -56,17 +56,19 @@ CUresult note(Known& known, const unsigned long long* object, CUresult result) {
     return result;
 }
 
+void give_to_gpu(CUdeviceptr address) {
+    CUresult ignored = CUDA_SUCCESS;
+    if (Session* const s = session(ignored); s != nullptr) {
+        client::give_to_gpu(*s, address);
+    }
+}
+
 // The GPU gets the memory that the resource names, if it is the program's.
 void give_to_gpu(const CUDA_RESOURCE_DESC* resource) {
-    CUresult ignored = CUDA_SUCCESS;
-    Session* const s = resource == nullptr ? nullptr : session(ignored);
-    if (s == nullptr) {
-        return;
-    }
-    if (resource->resType == CU_RESOURCE_TYPE_LINEAR) {
-        client::give_to_gpu(*s, resource->res.linear.devPtr);
-    } else if (resource->resType == CU_RESOURCE_TYPE_PITCH2D) {
-        client::give_to_gpu(*s, resource->res.pitch2D.devPtr);
+    if (resource != nullptr && resource->resType == CU_RESOURCE_TYPE_LINEAR) {
+        give_to_gpu(resource->res.linear.devPtr);
+    } else if (resource != nullptr && resource->resType == CU_RESOURCE_TYPE_PITCH2D) {
+        give_to_gpu(resource->res.pitch2D.devPtr);
     }
 }
 
@@ -95,6 +97,21 @@ CUresult cuSurfObjectCreate(CUsurfObject* pSurfObject, const CUDA_RESOURCE_DESC*
 }
 CUresult cuSurfObjectDestroy(CUsurfObject surfObject) {
     return destroy<calls::cuSurfObjectDestroy>(surfaces(), surfObject);
+}
+
+CUresult cuTexRefSetAddress_v2(std::size_t* ByteOffset, CUtexref hTexRef, CUdeviceptr dptr, std::size_t bytes) {
+    give_to_gpu(dptr);
+    return remote<calls::cuTexRefSetAddress_v2>(ByteOffset, hTexRef, dptr, bytes);
+}
+CUresult cuTexRefSetAddress2D_v2(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR* desc, CUdeviceptr dptr,
+                                 std::size_t Pitch) {
+    give_to_gpu(dptr);
+    return remote<calls::cuTexRefSetAddress2D_v2>(hTexRef, desc, dptr, Pitch);
+}
+CUresult cuTexRefSetAddress2D_v3(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR* desc, CUdeviceptr dptr,
+                                 std::size_t Pitch) {
+    give_to_gpu(dptr);
+    return remote<calls::cuTexRefSetAddress2D_v3>(hTexRef, desc, dptr, Pitch);
 }
 
 }  // namespace gpupool::client::entry

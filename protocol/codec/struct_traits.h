@@ -101,6 +101,13 @@ GP_WITH_HANDLES(CUDA_RESOURCE_DESC, {
         visit(value.res.mipmap.hMipmappedArray);
     }
 })
+GP_WITH_HANDLES(CUarrayMapInfo, {  // its memory has the driver's handle
+    if (number_of(value.resourceType) == CU_RESOURCE_TYPE_ARRAY) {
+        visit(value.resource.array);
+    } else if (number_of(value.resourceType) == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY) {
+        visit(value.resource.mipmap);
+    }
+})
 GP_WITH_HANDLES(CUlaunchAttribute, {
     if (number_of(value.id) == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) {
         visit(value.value.programmaticEvent.event);

@@ -166,10 +166,16 @@ void functions_of_libraries() {
     DRIVER_OK(cuKernelGetFunction(&by_kernel, again));  // before the module's
     DRIVER_OK(cuModuleGetFunction(&other, module, "add_value"));
     check(other == by_kernel, "the kernel's function is the module's");
-    for (CUfunction const one : {by_module, other, reinterpret_cast<CUfunction>(kernel)}) {
+    for (CUfunction const one : {by_module, other}) {
         DRIVER_OK(cuFuncGetModule(&module_again, one));
         check(module == module_again, "a library's function's module");
     }
+    // Only launches, and questions about them, accept a kernel in place of a function.
+    check_result(cuFuncGetModule(&module_again, reinterpret_cast<CUfunction>(kernel)), CUDA_ERROR_INVALID_HANDLE,
+                 "the module of a kernel");
+    check_result(cuKernelGetLibrary(&owner, reinterpret_cast<CUkernel>(by_module)), CUDA_ERROR_INVALID_HANDLE,
+                 "the library of a function");
+    check_result(cuModuleUnload(module), CUDA_ERROR_NOT_PERMITTED, "unloading a library's module");
     check_result(cuModuleGetFunction(&other, module, "no_such_function"), CUDA_ERROR_NOT_FOUND, "an unknown name");
     DRIVER_OK(cuLibraryUnload(library));
 }
@@ -214,15 +220,18 @@ void streams_and_pools(const Device& device) {
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties.location.id = device.device();
     DRIVER_OK(cuMemPoolCreate(&own, &properties));
-    for (CUmemoryPool const pool : {own, by_default}) {
-        DRIVER_OK(cuDeviceSetMemPool(device.device(), pool));
+    const CUmemoryPool pools[] = {own, by_default};
+    CUdeviceptr allocated[2] = {};
+    for (int i = 0; i < 2; ++i) {
+        DRIVER_OK(cuDeviceSetMemPool(device.device(), pools[i]));
         DRIVER_OK(cuDeviceGetMemPool(&seen, device.device()));
-        check(seen == pool, "the device's pool");
-        CUdeviceptr memory = 0;
-        DRIVER_OK(cuMemAllocAsync(&memory, 4096, stream));
-        DRIVER_OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, memory));
-        check(seen == pool, "the pool of an allocation");
-        DRIVER_OK(cuMemFreeAsync(memory, stream));
+        check(seen == pools[i], "the device's pool");
+        DRIVER_OK(cuMemAllocAsync(&allocated[i], 4096, stream));
+    }
+    for (int i = 0; i < 2; ++i) {
+        DRIVER_OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, allocated[i]));
+        check(seen == pools[i], "the pool of an allocation");
+        DRIVER_OK(cuMemFreeAsync(allocated[i], stream));
     }
     DRIVER_OK(cuStreamSynchronize(stream));
     CUdeviceptr memory = 0;
@@ -230,7 +239,19 @@ void streams_and_pools(const Device& device) {
     DRIVER_OK(cuMemAlloc(&memory, 4096));
     DRIVER_OK(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, memory));
     check(context == device.context(), "the context of an allocation");
+    CUcontext retained = nullptr;
+    DRIVER_OK(cuCtxGetCurrent(&context));
+    DRIVER_OK(cuDevicePrimaryCtxRetain(&retained, device.device()));
+    check(context == device.context() && retained == context, "the current and the primary context");
+    DRIVER_OK(cuDevicePrimaryCtxRelease(device.device()));
     DRIVER_OK(cuMemFree(memory));
+    CUmemLocation location = properties.location;
+    DRIVER_OK(cuMemGetDefaultMemPool(&seen, &location, CU_MEM_ALLOCATION_TYPE_PINNED));
+    check(seen == by_default, "the default pool of a place");
+    DRIVER_OK(cuMemSetMemPool(&location, CU_MEM_ALLOCATION_TYPE_PINNED, own));
+    DRIVER_OK(cuMemGetMemPool(&seen, &location, CU_MEM_ALLOCATION_TYPE_PINNED));
+    check(seen == own, "the pool that was set for a place");
+    DRIVER_OK(cuMemSetMemPool(&location, CU_MEM_ALLOCATION_TYPE_PINNED, by_default));
     DRIVER_OK(cuMemPoolDestroy(own));
     DRIVER_OK(cuStreamDestroy(stream));
 }

@@ -71,7 +71,9 @@ void kernel_nodes(const Device& device) {
     store.node.func = module.function("store_word");
     DRIVER_OK(cuGraphAddKernelNode(&node, graph, nullptr, 0, &store.node));
     DRIVER_OK(cuGraphKernelNodeGetParams(node, &seen));
-    check(seen.func == store.node.func && *static_cast<unsigned*>(seen.kernelParams[1]) == 6, "a kernel's function");
+    check(seen.func == store.node.func && seen.kern == nullptr && seen.ctx == device.context() &&
+              *static_cast<unsigned*>(seen.kernelParams[1]) == 6,
+          "a node's function, context and arguments");
 
     CUgraph clone = nullptr;
     DRIVER_OK(cuGraphClone(&clone, graph));
@@ -89,7 +91,12 @@ void kernel_nodes(const Device& device) {
     CUfunction function = nullptr;
     DRIVER_OK(cuKernelGetFunction(&function, kernel));
     DRIVER_OK(cuGraphKernelNodeGetParams(node, &seen));
-    check(seen.kern == kernel || seen.func == function, "a node of a library's kernel");
+    check(seen.kern == kernel && seen.func == function && seen.ctx == device.context(),
+          "a node's kernel, with its function and context");
+    store.node.func = reinterpret_cast<CUfunction>(kernel);
+    store.node.kern = nullptr;
+    check_result(cuGraphAddKernelNode(&again, graph, nullptr, 0, &store.node), CUDA_ERROR_INVALID_HANDLE,
+                 "a kernel in the place of a function");
     DRIVER_OK(cuGraphDestroy(graph));
     DRIVER_OK(cuLibraryUnload(library));
 }
@@ -120,6 +127,10 @@ void other_nodes(const Device&) {
         known += node == record || node == wait || node == nested ? 1 : 0;
     }
     check(count == 3 && known == 3, "a graph's nodes");
+    count = 2;
+    CUgraphNode roots[2] = {};
+    DRIVER_OK(cuGraphGetRootNodes(graph, roots, &count));
+    check(count == 2 && (roots[0] == record || roots[1] == record), "a graph's roots");
     count = 1;
     CUgraphNode found = nullptr;
     DRIVER_OK(cuGraphNodeGetDependencies(wait, &found, nullptr, &count));

@@ -180,5 +180,8 @@ int main(int argc, char** argv) {
     program.section("stream_ordered", [&] { stream_ordered(device, module); });
     program.section("pools", [&] { memory_pools(device); });
     program.section("host_memory", [&] { host_memory(device); });
+    program.section("no_bytes", no_bytes);
+    program.section("unregistering", unregistering);
+    program.section("range_of_a_mapping", range_of_a_mapping);
     return program.finish();
 }

@@ -13,4 +13,8 @@ void stream_ordered(const Device& device, const Module& module);
 void memory_pools(const Device& device);
 void host_memory(const Device& device);
 
+void no_bytes();
+void unregistering();
+void range_of_a_mapping();
+
 }  // namespace gpupool::programs

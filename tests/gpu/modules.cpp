@@ -150,5 +150,15 @@ int main(int argc, char** argv) {
     program.section("libraries", libraries);
     program.section("enumeration", enumeration);
     program.section("linker", link_two_units);
+    program.section("legacy_launches", legacy_launches);
+    program.section("legacy_linker", legacy_linker);
+    program.section("more_ways_to_load", more_ways_to_load);
+    program.section("more_occupancy", [&] { more_occupancy(device); });
+    program.section("null_handles", null_handles);
+    program.section("without_a_context", [&] { without_a_context(device); });
+    program.section("constants_and_registers", constants_and_registers);
+    program.section("occupancy_limits", occupancy_limits);
+    program.section("links_that_do_not_fit", links_that_do_not_fit);
+    program.section("unload_waits", unload_waits);
     return program.finish();
 }

@@ -357,11 +357,11 @@ void libraries() {
 }
 
 void enumeration() {
-    static const char* const names[] = {"spin",          "append_ticket",   "answer_word",   "write_odd_bytes",
-                                        "store_word",    "add_value",       "copy_words",    "use_globals",
-                                        "shared_sum",    "many_parameters", "bounded",       "use_local_4k",
-                                        "use_local_16k", "use_local_24k",   "use_local_32k", "use_local_40k",
-                                        "use_local_48k", "use_local_56k",   "use_local_64k", "read_texture"};
+    static const char* const names[] = {
+        "spin",          "append_ticket", "answer_word",   "write_odd_bytes", "store_word",    "add_value",
+        "copy_words",    "use_globals",   "shared_sum",    "many_parameters", "bounded",       "use_local_4k",
+        "use_local_16k", "use_local_24k", "use_local_32k", "use_local_40k",   "use_local_48k", "use_local_56k",
+        "use_local_64k", "read_texture",  "read_texels",   "read_level",      "add_to_surface"};
     CUlibrary library = nullptr;
     DRIVER_OK(cuLibraryLoadData(&library, kernels_ptx().data, nullptr, nullptr, 0, nullptr, nullptr, 0));
     unsigned count = 0;

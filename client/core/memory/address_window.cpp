@@ -119,6 +119,15 @@ bool AddressWindow::is_reserved(std::uint64_t address, std::uint64_t bytes) cons
     }
 }
 
+std::pair<std::uint64_t, std::uint64_t> AddressWindow::reservation_of(std::uint64_t address) const {
+    const Lock lock(mutex_);
+    const auto it = find_block(reserved_, address, [](std::uint64_t size) { return size; });
+    if (it == reserved_.end()) {
+        return {0, 0};
+    }
+    return {it->first, it->second};
+}
+
 std::uint64_t AddressWindow::allocate_locked(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wanted) {
     if (bytes == 0 || bytes > bytes_) {
         return 0;

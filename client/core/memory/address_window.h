@@ -40,6 +40,8 @@ class AddressWindow {
     bool unreserve(std::uint64_t address, std::uint64_t bytes);
     // Is all of the range reserved by the program? It may span adjacent reservations.
     [[nodiscard]] bool is_reserved(std::uint64_t address, std::uint64_t bytes) const;
+    // The program's reservation that the address is in, as address and bytes; zeros if there is none.
+    [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> reservation_of(std::uint64_t address) const;
 
   private:
     std::uint64_t allocate_locked(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wanted)

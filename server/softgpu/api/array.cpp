@@ -9,6 +9,20 @@
 
 namespace gpupool::softgpu {
 
+std::size_t channel_bytes(CUarray_format format) {
+    switch (format) {
+        case CU_AD_FORMAT_UNSIGNED_INT8:
+        case CU_AD_FORMAT_SIGNED_INT8: return 1;
+        case CU_AD_FORMAT_UNSIGNED_INT16:
+        case CU_AD_FORMAT_SIGNED_INT16:
+        case CU_AD_FORMAT_HALF: return 2;
+        case CU_AD_FORMAT_UNSIGNED_INT32:
+        case CU_AD_FORMAT_SIGNED_INT32:
+        case CU_AD_FORMAT_FLOAT: return 4;
+        default: return 0;
+    }
+}
+
 CUresult place_in_line(CUarray handle, std::size_t offset, std::size_t bytes, std::uint64_t& address) {
     const auto array = state().arrays.find(handle);
     if (array == nullptr) {
@@ -29,21 +43,6 @@ constexpr unsigned kKnownFlags = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDS
                                  CUDA_ARRAY3D_TEXTURE_GATHER | CUDA_ARRAY3D_COLOR_ATTACHMENT;
 // The limits of a GPU of this compute capability, whatever the number of dimensions.
 constexpr std::size_t kMaxWidth = 131072, kMaxHeight = 131072, kMaxDepth = 16384;
-
-// Bytes per channel; 0 for formats that the software GPU does not support (planar and compressed ones).
-std::size_t channel_bytes(CUarray_format format) {
-    switch (format) {
-        case CU_AD_FORMAT_UNSIGNED_INT8:
-        case CU_AD_FORMAT_SIGNED_INT8: return 1;
-        case CU_AD_FORMAT_UNSIGNED_INT16:
-        case CU_AD_FORMAT_SIGNED_INT16:
-        case CU_AD_FORMAT_HALF: return 2;
-        case CU_AD_FORMAT_UNSIGNED_INT32:
-        case CU_AD_FORMAT_SIGNED_INT32:
-        case CU_AD_FORMAT_FLOAT: return 4;
-        default: return 0;
-    }
-}
 
 bool good_shape(const CUDA_ARRAY3D_DESCRIPTOR& d) {
     if (d.Width == 0 || d.Width > kMaxWidth || d.Height > kMaxHeight || d.Depth > kMaxDepth) {
@@ -182,11 +181,38 @@ CUresult CUDAAPI cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* descriptor, 
     return CUDA_SUCCESS;
 }
 
+// No array here lacks its memory, is sparse or has planes.
+CUresult CUDAAPI cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUarray handle, CUdevice) {
+    SOFTGPU_ARRAY(handle, array);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult CUDAAPI cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*, CUarray handle) {
+    SOFTGPU_ARRAY(handle, array);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult CUDAAPI cuArrayGetPlane(CUarray*, CUarray handle, unsigned) {
+    SOFTGPU_ARRAY(handle, array);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult CUDAAPI cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUmipmappedArray handle,
+                                                       CUdevice) {
+    SOFTGPU_READY();
+    return find_mipmap(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult CUDAAPI cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*, CUmipmappedArray handle) {
+    SOFTGPU_READY();
+    return find_mipmap(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
     SOFTGPU_ARRAY(handle, array);
     SOFTGPU_NOT_WHILE_CAPTURING();
     if (array->is_level) {
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_SUCCESS;  // it ends with its mipmapped array
     }
     array->context->synchronize_exclusively();
     return discard(*array) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;

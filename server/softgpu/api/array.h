@@ -28,6 +28,15 @@ std::shared_ptr<Mipmap> find_mipmap(CUmipmappedArray handle);
 void forget_mipmaps(const Context& context);
 void forget_textures(const Context& context);
 
+// Bytes per channel; 0 for formats that the software GPU does not support (planar and compressed ones).
+std::size_t channel_bytes(CUarray_format format);
+
+struct Texture;
+// Converts descriptions for the interpreter, checked as the driver does. `view` may be null.
+CUresult make_texture(const CUDA_RESOURCE_DESC& resource, const CUDA_TEXTURE_DESC& description,
+                      const CUDA_RESOURCE_VIEW_DESC* view, Texture& texture);
+CUresult make_surface(const CUDA_RESOURCE_DESC& resource, Texture& texture);
+
 // Finds the address of `bytes` bytes at an offset, for copies by offset. Such copies need one-dimensional arrays.
 CUresult place_in_line(CUarray handle, std::size_t offset, std::size_t bytes, std::uint64_t& address);
 

@@ -1,6 +1,7 @@
 // Devices: count, sizes and attributes.
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "common/visible_devices.h"
+#include "server/softgpu/api/array.h"
 #include "server/softgpu/api/export_tables.h"
 #include "server/softgpu/api/objects.h"
 #include "server/softgpu/api/settings.h"
@@ -321,13 +323,15 @@ CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attri
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* elements, CUarray_format, unsigned channels,
+CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* elements, CUarray_format format, unsigned channels,
                                                     CUdevice device) {
     SOFTGPU_DEVICE(device, found);
-    if (elements == nullptr || channels == 0) {
+    const std::size_t bytes = channel_bytes(format) * channels;
+    if (elements == nullptr || bytes == 0 || (channels != 1 && channels != 2 && channels != 4)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *elements = std::size_t{1} << 28;
+    // As an H200: 2^30 elements in 2^32 bytes.
+    *elements = std::min(std::size_t{1} << 30, (std::size_t{1} << 32) / bytes);
     return CUDA_SUCCESS;
 }
 

@@ -10,7 +10,8 @@ namespace gpupool::softgpu {
 constexpr int kMaxStaticSharedBytes = 49152;
 constexpr int kMaxSharedBytes = 232448;
 
-// Resolves a function handle, or a kernel handle, which means its function in the current context.
+// Resolves a function handle, or a kernel handle, which means its function in the current context. Only launches and
+// the occupancy calculator accept kernels.
 CUresult find_function(CUfunction handle, std::shared_ptr<Function>& result);
 CUresult function_attribute(const CompiledFunction& code, const std::map<int, int>& set, CUfunction_attribute attribute,
                             int& value);

@@ -14,6 +14,8 @@
 namespace gpupool::softgpu {
 namespace {
 
+// A lower limit of registers counts as this.
+constexpr std::uint32_t kLeastRegisters = 24;
 constexpr fatbin::ComputeCapability kCapability{kOwnArchitecture / 10, kOwnArchitecture % 10};
 
 std::string machine_code_message(std::uint32_t arch) {
@@ -92,6 +94,10 @@ JitOptions read_jit_options(unsigned count, CUjit_option* options, void** values
             result.error_log_bytes = static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(values[i]) & 0xFFFFFFFF);
             result.error_log_size_slot = &values[i];
         }
+        if (options[i] == CU_JIT_MAX_REGISTERS) {
+            result.max_registers = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(values[i]));
+            result.valid = result.max_registers != 0;
+        }
     }
     return result;
 }
@@ -158,7 +164,8 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
     return CUDA_SUCCESS;
 }
 
-CUresult compile_text(const std::string& text, std::shared_ptr<CompiledModule>& code, std::string& message) {
+CUresult compile_text(const std::string& text, unsigned max_registers, std::shared_ptr<CompiledModule>& code,
+                      std::string& message) {
     auto compiled = compile(text);
     if (!compiled && compiled.error().code == ErrorCode::limit_exceeded) {
         message = "PTX " + compiled.error().message;
@@ -169,15 +176,23 @@ CUresult compile_text(const std::string& text, std::shared_ptr<CompiledModule>& 
         return CUDA_ERROR_INVALID_PTX;
     }
     code = std::move(*compiled);
+    if (max_registers != 0) {
+        for (CompiledFunction& function : code->functions) {
+            function.register_count = std::min(function.register_count, std::max(max_registers, kLeastRegisters));
+        }
+    }
     return CUDA_SUCCESS;
 }
 
 CUresult compile_image(const void* image, const JitOptions& options, std::string& text,
                        std::shared_ptr<CompiledModule>& code) {
+    if (!options.valid) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     std::string message;
     CUresult error = ptx_of_image(image, text, message);
     if (error == CUDA_SUCCESS) {
-        error = compile_text(text, code, message);
+        error = compile_text(text, options.max_registers, code, message);
     }
     write_jit_log(options, message);
     return error;

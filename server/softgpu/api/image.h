@@ -9,11 +9,13 @@
 
 namespace gpupool::softgpu {
 
-// The JIT options that are honoured: the error log.
+// The JIT options that are honoured: the error log, and the limit of registers, which only shows in their number.
 struct JitOptions {
     char* error_log = nullptr;
     std::size_t error_log_bytes = 0;
     void** error_log_size_slot = nullptr;
+    unsigned max_registers = 0;  // 0: no limit
+    bool valid = true;           // false: an option has a value that the driver refuses
 };
 JitOptions read_jit_options(unsigned count, CUjit_option* options, void** values);
 void write_jit_log(const JitOptions& options, const std::string& text);
@@ -22,7 +24,8 @@ void write_jit_log(const JitOptions& options, const std::string& text);
 CUresult ptx_of_image(const void* image, std::string& text, std::string& message);
 
 // Compiles text to code. On failure, `message` says why.
-CUresult compile_text(const std::string& text, std::shared_ptr<CompiledModule>& code, std::string& message);
+CUresult compile_text(const std::string& text, unsigned max_registers, std::shared_ptr<CompiledModule>& code,
+                      std::string& message);
 
 // Both of these, with the message in the JIT log.
 CUresult compile_image(const void* image, const JitOptions& options, std::string& text,

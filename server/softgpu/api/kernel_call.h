@@ -27,7 +27,8 @@ struct KernelCall {
     unsigned shared_bytes = 0;
     bool cooperative = false;
     unsigned cluster[3] = {1, 1, 1};
-    std::vector<std::uint64_t> params;  // as the kernel sees them, 8-byte aligned
+    std::vector<std::uint64_t> params;      // as the kernel sees them, 8-byte aligned
+    std::vector<std::uint64_t> references;  // objects of the module's texture and surface references
 };
 
 CUresult make_kernel_call(const KernelRequest& request, KernelCall& call);

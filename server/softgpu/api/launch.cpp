@@ -6,6 +6,7 @@
 
 #include "server/softgpu/api/kernel_call.h"
 #include "server/softgpu/api/settings.h"
+#include "server/softgpu/api/texture_reference.h"
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/exec/texture.h"
 #include "server/softgpu/graph/capture.h"
@@ -203,6 +204,10 @@ CUresult make_kernel_call(const KernelRequest& request, KernelCall& call) {
         return error;
     }
     call.module = function.module->shared_from_this();
+    call.references.clear();
+    for (const auto& reference : call.module->references) {
+        call.references.push_back(reference->object());
+    }
     call.params.assign((params.size() + 7) / 8 + 1, 0);
     if (!params.empty()) {
         std::memcpy(call.params.data(), params.data(), params.size());
@@ -223,6 +228,7 @@ CUresult run_kernel(const KernelCall& call, Context& context, std::uint32_t text
     LaunchState launched;
     launched.entry = &code;
     launched.functions = &call.module->code->functions;
+    launched.references = call.references.data();
     launched.params = reinterpret_cast<const std::uint8_t*>(call.params.data());
     std::copy(call.grid, call.grid + 3, launched.grid);
     std::copy(call.block, call.block + 3, launched.block);
@@ -295,24 +301,37 @@ CUresult launch(const KernelRequest& request, CUstream handle) {
     return CUDA_SUCCESS;
 }
 
-CUresult max_active(int* blocks, CUfunction handle, int threads, std::size_t shared_bytes) {
+// The largest dynamic shared memory that the function's attribute permits.
+std::size_t permitted_shared_bytes(Function& function) {
+    int limit = 0;
+    const Lock lock(function.mutex);
+    function_attribute(*function.code, function.attributes, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, limit);
+    return static_cast<std::size_t>(std::max(0, limit));
+}
+
+int permitted_blocks(Function& function, int threads, std::size_t shared_bytes) {
+    return shared_bytes > permitted_shared_bytes(function) ? 0 : resident_blocks(*function.code, threads, shared_bytes);
+}
+
+CUresult max_active(int* blocks, CUfunction handle, int threads, std::size_t shared_bytes, unsigned flags) {
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(blocks);
     std::shared_ptr<Function> function;
     if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) {
         return error;
     }
-    if (threads <= 0) {
+    if (threads <= 0 || (flags & ~static_cast<unsigned>(CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE)) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *blocks = resident_blocks(*function->code, threads, shared_bytes);
+    *blocks = permitted_blocks(*function, threads, shared_bytes);
     return CUDA_SUCCESS;
 }
 
 CUresult potential_block(int* grid, int* block, CUfunction handle, CUoccupancyB2DSize shared_of,
-                         std::size_t shared_bytes, int limit) {
+                         std::size_t shared_bytes, int limit, unsigned flags) {
     SOFTGPU_READY();
-    if (grid == nullptr || block == nullptr) {
+    const bool known = (flags & ~static_cast<unsigned>(CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE)) == 0;
+    if (grid == nullptr || block == nullptr || !known) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     std::shared_ptr<Function> function;
@@ -324,13 +343,14 @@ CUresult potential_block(int* grid, int* block, CUfunction handle, CUoccupancyB2
     int best = 0, best_threads = 0;
     for (int threads = most / 32 * 32 == 0 ? most : most / 32 * 32; threads > 0; threads -= 32) {
         const std::size_t shared = shared_of != nullptr ? shared_of(threads) : shared_bytes;
-        const int blocks = resident_blocks(*function->code, threads, shared);
+        const int blocks = permitted_blocks(*function, threads, shared);
         if (blocks * threads > best_threads) {
             best_threads = blocks * threads, best = threads;
         }
     }
     if (best == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
+        *block = *grid = 0;
+        return CUDA_SUCCESS;
     }
     const std::size_t shared = shared_of != nullptr ? shared_of(best) : shared_bytes;
     *block = best;
@@ -407,23 +427,23 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction funct
 
 CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads,
                                                              size_t shared_bytes) {
-    return max_active(blocks, function, threads, shared_bytes);
+    return max_active(blocks, function, threads, shared_bytes, CU_OCCUPANCY_DEFAULT);
 }
 
 CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function, int threads,
-                                                                      size_t shared_bytes, unsigned) {
-    return max_active(blocks, function, threads, shared_bytes);
+                                                                      size_t shared_bytes, unsigned flags) {
+    return max_active(blocks, function, threads, shared_bytes, flags);
 }
 
 CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int* grid, int* block, CUfunction function,
                                                   CUoccupancyB2DSize shared_of, size_t shared_bytes, int limit) {
-    return potential_block(grid, block, function, shared_of, shared_bytes, limit);
+    return potential_block(grid, block, function, shared_of, shared_bytes, limit, CU_OCCUPANCY_DEFAULT);
 }
 
 CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block, CUfunction function,
                                                            CUoccupancyB2DSize shared_of, size_t shared_bytes, int limit,
-                                                           unsigned) {
-    return potential_block(grid, block, function, shared_of, shared_bytes, limit);
+                                                           unsigned flags) {
+    return potential_block(grid, block, function, shared_of, shared_bytes, limit, flags);
 }
 
 CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle, const CUlaunchConfig* config) {
@@ -453,10 +473,12 @@ CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* count, CUfunction handle, con
         return error;
     }
     KernelRequest request{handle, {config->gridDimX, config->gridDimY, config->gridDimZ}};
+    bool has_clusters = function->code->required_cluster[0] != 0;
     for (unsigned i = 0; i < config->numAttrs; ++i) {
         if (config->attrs[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
             continue;
         }
+        has_clusters = true;
         const auto& asked = config->attrs[i].value.clusterDim;
         request.cluster[0] = asked.x, request.cluster[1] = asked.y, request.cluster[2] = asked.z;
     }
@@ -472,22 +494,25 @@ CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* count, CUfunction handle, con
     const auto threads = static_cast<int>(config->blockDimX * config->blockDimY * config->blockDimZ);
     const int blocks = resident_blocks(*function->code, threads, config->sharedMemBytes);
     const auto size = static_cast<int>(cluster[0] * cluster[1] * cluster[2]);
-    *count = std::max(blocks > 0 ? 1 : 0, blocks * static_cast<int>(HelperPool::instance().size() + 1) / size);
+    *count = !has_clusters
+                 ? 0
+                 : std::max(blocks > 0 ? 1 : 0, blocks * static_cast<int>(HelperPool::instance().size() + 1) / size);
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction handle, int blocks, int threads) {
     SOFTGPU_READY();
-    if (bytes == nullptr || blocks <= 0 || threads <= 0) {
+    const bool fit = blocks > 0 && blocks <= 32 && threads > 0 && threads <= 1024 && blocks * threads <= 2048;
+    if (bytes == nullptr || !fit) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     std::shared_ptr<Function> function;
     if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) {
         return error;
     }
-    const std::size_t taken = function->code->shared_bytes + 1024;
-    const std::size_t share = 233472U / static_cast<unsigned>(blocks);
-    *bytes = share > taken ? std::min<std::size_t>(share - taken, kMaxSharedBytes) : 0;
+    // The driver does not count here what it reserves in each block.
+    const std::size_t taken = function->code->shared_bytes, share = 233472U / static_cast<unsigned>(blocks);
+    *bytes = share > taken ? std::min(share - taken, permitted_shared_bytes(*function)) : 0;
     return CUDA_SUCCESS;
 }
 

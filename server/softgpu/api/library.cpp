@@ -28,7 +28,7 @@ CUresult Library::module(const ContextPtr& context, std::shared_ptr<Module>& res
         code;  // the first context takes this code and its variables; later contexts compile their own
     if (code_taken) {
         std::string message;
-        if (const CUresult error = compile_text(text, compiled, message); error != CUDA_SUCCESS) {
+        if (const CUresult error = compile_text(text, max_registers, compiled, message); error != CUDA_SUCCESS) {
             return error;
         }
     }
@@ -39,6 +39,17 @@ CUresult Library::module(const ContextPtr& context, std::shared_ptr<Module>& res
     state().modules.add(found);
     result = found;
     return CUDA_SUCCESS;
+}
+
+std::vector<ContextPtr> Library::contexts() {
+    const Lock lock(mutex);
+    std::vector<ContextPtr> found;
+    for (const auto& [context, module] : modules) {
+        if (module != nullptr && state().modules.find(module.get()) != nullptr) {
+            found.push_back(module->context);
+        }
+    }
+    return found;
 }
 
 std::shared_ptr<Kernel> Library::kernel(const CompiledFunction& from) {
@@ -65,6 +76,7 @@ CUresult load(CUlibrary* result, const void* image, const JitOptions& options) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     auto library = std::make_shared<Library>();
+    library->max_registers = options.max_registers;
     if (const CUresult error = compile_image(image, options, library->text, library->code); error != CUDA_SUCCESS) {
         return error;
     }
@@ -114,6 +126,9 @@ CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
     SOFTGPU_NOT_WHILE_CAPTURING();
     if (state().libraries.remove(handle) == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
+    for (const ContextPtr& context : library->contexts()) {
+        context->synchronize_exclusively();
     }
     const Library* gone = library.get();
     state().kernels.remove_if([=](const Kernel& k) { return k.library == gone; });
@@ -204,6 +219,7 @@ CUresult CUDAAPI cuKernelGetLibrary(CUlibrary* library, CUkernel handle) {
 }
 
 CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel handle) {
+    SOFTGPU_NOT_NULL(handle);
     SOFTGPU_KERNEL(handle, kernel);
     SOFTGPU_NOT_NULL(name);
     *name = kernel->code->name.c_str();
@@ -211,6 +227,7 @@ CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel handle) {
 }
 
 CUresult CUDAAPI cuKernelGetParamInfo(CUkernel handle, size_t index, size_t* offset, size_t* size) {
+    SOFTGPU_NOT_NULL(handle);
     SOFTGPU_KERNEL(handle, kernel);
     // Like the real driver, loads the kernel's module.
     std::shared_ptr<Function> loaded;

@@ -151,8 +151,11 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
         case CU_POINTER_ATTRIBUTE_BUFFER_ID: return put(found.id);
         case CU_POINTER_ATTRIBUTE_IS_MANAGED: return put(found.kind == MemoryKind::managed ? 1U : 0U);
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return put(found.device);
-        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put(found.begin);
-        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put(static_cast<size_t>(found.size_bytes));
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+            return put(found.kind == MemoryKind::mapped ? reservation_of(pointer).first : found.begin);
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+            return put(static_cast<size_t>(found.kind == MemoryKind::mapped ? reservation_of(pointer).second
+                                                                            : found.size_bytes));
         case CU_POINTER_ATTRIBUTE_MAPPED: return put(1U);
         case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
             return put(static_cast<unsigned long long>(
@@ -241,6 +244,10 @@ CUresult CUDAAPI cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     std::uint64_t address = 0;
+    if (bytes == 0) {
+        *pointer = nullptr;
+        return CUDA_SUCCESS;
+    }
     const CUresult result = allocate({context.get(), bytes, MemoryKind::host, flags, nullptr}, address);
     if (result == CUDA_SUCCESS) {
         *pointer = reinterpret_cast<void*>(address);
@@ -279,8 +286,12 @@ CUresult CUDAAPI cuMemHostUnregister(void* pointer) {
     SOFTGPU_NOT_WHILE_CAPTURING();
     Allocation found;
     const auto begin = reinterpret_cast<std::uint64_t>(pointer);
-    if (!state().allocations.find(begin, found) || found.begin != begin || found.kind != MemoryKind::registered) {
+    SOFTGPU_NOT_NULL(pointer);
+    if (!state().allocations.find(begin, found)) {
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
+    if (found.begin != begin || found.kind != MemoryKind::registered) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
     found.context->synchronize_exclusively();
     return state().allocations.remove(begin, found) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
@@ -293,7 +304,7 @@ CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* pointer
     }
     Allocation found;
     const auto address = reinterpret_cast<std::uint64_t>(pointer);
-    if (!state().allocations.find(address, found)) {
+    if (!state().allocations.find(address, found) || !found.on_host()) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     *device = address;

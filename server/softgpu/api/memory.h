@@ -19,4 +19,7 @@ struct AllocationRequest {
 };
 CUresult allocate(const AllocationRequest& request, std::uint64_t& address);
 
+// The reservation that the address is in, as address and bytes; zeros if there is none.
+std::pair<std::uint64_t, std::uint64_t> reservation_of(std::uint64_t address);
+
 }  // namespace gpupool::softgpu

@@ -6,6 +6,7 @@
 
 #include "server/softgpu/api/functions.h"
 #include "server/softgpu/api/image.h"
+#include "server/softgpu/api/texture_reference.h"
 #include "server/softgpu/graph/capture.h"
 
 namespace gpupool::softgpu {
@@ -16,7 +17,13 @@ CUresult Module::take(std::shared_ptr<CompiledModule> compiled) {
     }
     counted_bytes = compiled->memory_bytes;
     code = std::move(compiled);
+    references = make_references(*code);
     return CUDA_SUCCESS;
+}
+
+Module::~Module() {
+    forget_references(references);
+    context->device->give(counted_bytes);
 }
 
 std::shared_ptr<Function> Module::function(const CompiledFunction& from) {
@@ -70,7 +77,7 @@ CUresult function_attribute(const CompiledFunction& code, const std::map<int, in
     switch (attribute) {
         case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: value = static_cast<int>(code.max_threads); break;
         case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: value = static_cast<int>(code.shared_bytes); break;
-        case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: value = 0; break;
+        case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: value = static_cast<int>(code.constant_bytes); break;
         case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: value = static_cast<int>(code.local_bytes); break;
         case CU_FUNC_ATTRIBUTE_NUM_REGS: value = static_cast<int>(code.register_count); break;
         case CU_FUNC_ATTRIBUTE_PTX_VERSION: value = static_cast<int>(code.virtual_architecture); break;
@@ -126,6 +133,9 @@ CUresult param_info(const CompiledFunction& code, std::size_t index, std::size_t
 }
 
 CUresult variable_info(const ModuleVariable* variable, CUdeviceptr* pointer, std::size_t* bytes) {
+    if (pointer == nullptr && bytes == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (variable == nullptr) {
         return CUDA_ERROR_NOT_FOUND;
     }
@@ -169,10 +179,10 @@ CUresult load(CUmodule* result, const void* image, const JitOptions& options) {
     SOFTGPU_READY();                                \
     const auto name = state().modules.find(handle); \
     if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
-#define SOFTGPU_FUNCTION(handle, name) \
-    SOFTGPU_READY();                   \
-    std::shared_ptr<Function> name;    \
-    if (const CUresult found_ = find_function(handle, name); found_ != CUDA_SUCCESS) return found_
+#define SOFTGPU_FUNCTION(handle, name)                \
+    SOFTGPU_READY();                                  \
+    const auto name = state().functions.find(handle); \
+    if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
 
 }  // namespace
 
@@ -225,7 +235,7 @@ CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
 
 CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* name) {
     SOFTGPU_MODULE(handle, module);
-    if (function == nullptr || name == nullptr) {
+    if (function == nullptr || name == nullptr || name[0] == '\0') {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const auto found = module->function(std::string_view(name));
@@ -245,9 +255,7 @@ CUresult CUDAAPI cuModuleGetFunctionCount(unsigned* count, CUmodule handle) {
 
 CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned count, CUmodule handle) {
     SOFTGPU_MODULE(handle, module);
-    if (functions == nullptr && count != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    SOFTGPU_NOT_NULL(functions);
     const auto entries = module->code->entries();
     for (unsigned i = 0; i < count && i < entries.size(); ++i) {
         functions[i] = reinterpret_cast<CUfunction>(module->function(*entries[i]).get());
@@ -274,9 +282,10 @@ CUresult CUDAAPI cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attr
     return set_function_attribute(*function->code, function->attributes, attribute, value);
 }
 
-CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache) {
+CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache preferred) {
     SOFTGPU_FUNCTION(handle, function);
-    return CUDA_SUCCESS;
+    const bool known = preferred >= CU_FUNC_CACHE_PREFER_NONE && preferred <= CU_FUNC_CACHE_PREFER_EQUAL;
+    return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult CUDAAPI cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig) {
@@ -285,6 +294,7 @@ CUresult CUDAAPI cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig) {
 }
 
 CUresult CUDAAPI cuFuncGetModule(CUmodule* module, CUfunction handle) {
+    SOFTGPU_NOT_NULL(handle);
     SOFTGPU_FUNCTION(handle, function);
     SOFTGPU_NOT_NULL(module);
     *module = reinterpret_cast<CUmodule>(function->module);
@@ -292,6 +302,7 @@ CUresult CUDAAPI cuFuncGetModule(CUmodule* module, CUfunction handle) {
 }
 
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
+    SOFTGPU_NOT_NULL(handle);
     SOFTGPU_FUNCTION(handle, function);
     SOFTGPU_NOT_NULL(name);
     *name = function->code->name.c_str();
@@ -299,6 +310,7 @@ CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
 }
 
 CUresult CUDAAPI cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* size) {
+    SOFTGPU_NOT_NULL(handle);
     SOFTGPU_FUNCTION(handle, function);
     return param_info(*function->code, index, offset, size);
 }

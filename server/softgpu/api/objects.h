@@ -241,6 +241,14 @@ struct Event {
 // Implements cuEventRecord. `external`: if the stream captures, adds a node of its own.
 CUresult record_event(CUevent event, CUstream stream, bool external);
 
+// What cuFuncSetBlockShape, cuParamSet* and the like have set.
+struct LegacyLaunch {
+    unsigned block[3] = {1, 1, 1};
+    unsigned shared_bytes = 0;
+    std::vector<std::uint8_t> arguments;
+    std::size_t argument_bytes = 0;
+};
+
 struct Module;
 struct Function {
     Module* module = nullptr;
@@ -250,16 +258,19 @@ struct Function {
     int max_dynamic_shared_bytes GP_GUARDED_BY(mutex) = -1;
     int carveout GP_GUARDED_BY(mutex) = -1;
     std::map<int, int> attributes GP_GUARDED_BY(mutex);
+    LegacyLaunch legacy GP_GUARDED_BY(mutex);
 };
 
 struct Library;
+struct TextureReference;
 struct Module : std::enable_shared_from_this<Module> {
     explicit Module(ContextPtr in) : context(std::move(in)) {}
-    ~Module() { context->device->give(counted_bytes); }
+    ~Module();
 
     const ContextPtr context;
     std::shared_ptr<CompiledModule> code;
-    std::uint64_t counted_bytes = 0;  // device memory of the code's variables
+    std::uint64_t counted_bytes = 0;                            // device memory of the code's variables
+    std::vector<std::shared_ptr<TextureReference>> references;  // those of the code, in its order
     Library* library = nullptr;
     Mutex mutex;
     std::unordered_map<const CompiledFunction*, std::shared_ptr<Function>> functions GP_GUARDED_BY(mutex);
@@ -279,6 +290,7 @@ struct Kernel {
 
 struct Library : std::enable_shared_from_this<Library> {
     std::string text;
+    unsigned max_registers = 0;            // CU_JIT_MAX_REGISTERS
     std::shared_ptr<CompiledModule> code;  // for queries without a context; the first context runs it
     bool code_taken GP_GUARDED_BY(mutex) = false;
     Mutex mutex;
@@ -287,6 +299,8 @@ struct Library : std::enable_shared_from_this<Library> {
 
     CUresult module(const ContextPtr& context, std::shared_ptr<Module>& result);
     std::shared_ptr<Kernel> kernel(const CompiledFunction& from);
+    // Those that have a module of it.
+    std::vector<ContextPtr> contexts();
 };
 
 enum class MemoryKind : std::uint8_t { device, host, registered, managed, mapped, array };

@@ -33,6 +33,10 @@ bool capture_free(CUdeviceptr pointer, const StreamPtr& stream, CUresult& result
 CUresult allocate_async(CUdeviceptr* pointer, size_t bytes, const std::shared_ptr<MemoryPool>& pool,
                         const StreamPtr& stream) {
     SOFTGPU_NOT_NULL(pointer);
+    if (bytes == 0) {
+        *pointer = 0;
+        return CUDA_SUCCESS;
+    }
     CUresult result;
     if (capture_allocation(pointer, bytes, stream, result)) {
         return result;
@@ -62,6 +66,24 @@ CUresult device_pool(CUmemoryPool* pool, CUdevice device, bool current) {
     return CUDA_SUCCESS;
 }
 
+// Pools exist for device memory only.
+CUresult check_location(const CUmemLocation* location, CUmemAllocationType type) {
+    SOFTGPU_NOT_NULL(location);
+    if (type != CU_MEM_ALLOCATION_TYPE_PINNED) {
+        return type == CU_MEM_ALLOCATION_TYPE_MANAGED ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+    }
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult location_pool(CUmemoryPool* pool, const CUmemLocation* location, CUmemAllocationType type, bool current) {
+    SOFTGPU_READY();
+    if (const CUresult error = check_location(location, type); error != CUDA_SUCCESS) {
+        return error;
+    }
+    const CUresult result = device_pool(pool, location->id, current);
+    return result == CUDA_ERROR_INVALID_DEVICE ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
 }  // namespace
 
 extern "C" {
@@ -85,6 +107,9 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t bytes, CUm
 
 CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
     SOFTGPU_STREAM(handle, stream);
+    if (pointer == 0) {
+        return CUDA_SUCCESS;
+    }
     CUresult result;
     if (capture_free(pointer, stream, result)) {
         return result;
@@ -117,6 +142,19 @@ CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) 
 }
 CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
     return device_pool(pool, device, true);
+}
+
+CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+    return location_pool(pool, location, type, false);
+}
+CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+    return location_pool(pool, location, type, true);
+}
+CUresult CUDAAPI cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
+    if (const CUresult error = check_location(location, type); error != CUDA_SUCCESS) {
+        return error;
+    }
+    return cuDeviceSetMemPool(location->id, pool);
 }
 
 CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {

@@ -128,11 +128,9 @@ CUresult from_array(const Array& array, Texture& texture) {
     return CUDA_SUCCESS;
 }
 
+// The driver does not check the memory; a kernel that reads beyond it fails.
 CUresult from_memory(const TexelGrid& grid, Texture& texture) {
     if (grid.address == 0 || grid.address % kTextureAlignmentBytes != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (!AddressSpace::instance().covers(grid.address, grid.size_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     texture.levels.push_back(grid);
@@ -173,7 +171,7 @@ CUresult from_resource(const CUDA_RESOURCE_DESC& resource, Texture& texture) {
                 return CUDA_ERROR_INVALID_VALUE;
             }
             const std::size_t width = linear.sizeInBytes / texture.texel_bytes;
-            if (width == 0 || width > kMaxLinearWidth) {
+            if (width > kMaxLinearWidth) {
                 return CUDA_ERROR_INVALID_VALUE;
             }
             texture.buffer = true;
@@ -298,12 +296,9 @@ CUresult publish(Texture texture, const ObjectRecord& record, unsigned long long
 CUresult destroy(unsigned long long handle, bool surface) {
     SOFTGPU_CONTEXT(context);
     ObjectRecord record;
-    // Destroying the null object is allowed.
-    if (handle == 0) {
-        return CUDA_SUCCESS;
-    }
+    // As the driver, for the null object and one that is destroyed already.
     if (!records().find(handle, surface, record)) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return CUDA_SUCCESS;
     }
     records().remove(handle);
     TextureTable::instance().remove(handle);
@@ -316,6 +311,34 @@ CUresult describe(unsigned long long handle, bool surface, ObjectRecord& record)
 }
 
 }  // namespace
+
+CUresult make_texture(const CUDA_RESOURCE_DESC& resource, const CUDA_TEXTURE_DESC& description,
+                      const CUDA_RESOURCE_VIEW_DESC* view, Texture& texture) {
+    if (const CUresult error = from_resource(resource, texture); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (view != nullptr) {
+        if (const CUresult error = apply(*view, texture); error != CUDA_SUCCESS) {
+            return error;
+        }
+    }
+    return apply(description, texture);
+}
+
+CUresult make_surface(const CUDA_RESOURCE_DESC& resource, Texture& texture) {
+    if (resource.resType != CU_RESOURCE_TYPE_ARRAY) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto array = state().arrays.find(resource.res.array.hArray);
+    if (array == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if ((array->descriptor.Flags & CUDA_ARRAY3D_SURFACE_LDST) == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    texture.surface = true;
+    return from_resource(resource, texture);
+}
 
 void forget_textures(const Context& context) {
     for (const auto handle : records().remove_of(context)) {
@@ -341,15 +364,7 @@ CUresult CUDAAPI cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_DESC
         return CUDA_ERROR_INVALID_VALUE;
     }
     Texture texture;
-    if (const CUresult error = from_resource(*resource, texture); error != CUDA_SUCCESS) {
-        return error;
-    }
-    if (view != nullptr) {
-        if (const CUresult error = apply(*view, texture); error != CUDA_SUCCESS) {
-            return error;
-        }
-    }
-    if (const CUresult error = apply(*description, texture); error != CUDA_SUCCESS) {
+    if (const CUresult error = make_texture(*resource, *description, view, texture); error != CUDA_SUCCESS) {
         return error;
     }
     ObjectRecord record{*resource, *description, {}, view != nullptr, false, context.get()};
@@ -389,10 +404,9 @@ CUresult CUDAAPI cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* view, C
     if (const CUresult error = describe(object, false, record); error != CUDA_SUCCESS) {
         return error;
     }
-    if (!record.has_view) {
-        return CUDA_ERROR_INVALID_VALUE;
+    if (record.has_view) {
+        *view = record.view;  // otherwise the driver leaves it as it is
     }
-    *view = record.view;
     return CUDA_SUCCESS;
 }
 
@@ -401,21 +415,10 @@ CUresult CUDAAPI cuSurfObjectCreate(CUsurfObject* object, const CUDA_RESOURCE_DE
     if (object == nullptr || resource == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (resource->resType != CU_RESOURCE_TYPE_ARRAY) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const auto array = state().arrays.find(resource->res.array.hArray);
-    if (array == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if ((array->descriptor.Flags & CUDA_ARRAY3D_SURFACE_LDST) == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
     Texture texture;
-    if (const CUresult error = from_resource(*resource, texture); error != CUDA_SUCCESS) {
+    if (const CUresult error = make_surface(*resource, texture); error != CUDA_SUCCESS) {
         return error;
     }
-    texture.surface = true;
     return publish(std::move(texture), {*resource, {}, {}, false, true, context.get()}, *object);
 }
 

@@ -113,6 +113,16 @@ bool aligned(std::uint64_t value) {
 }
 
 }  // namespace
+
+std::pair<std::uint64_t, std::uint64_t> reservation_of(std::uint64_t address) {
+    const Lock lock(vmm().mutex);
+    const auto after = vmm().reservations.upper_bound(address);
+    if (after == vmm().reservations.begin() || address - std::prev(after)->first >= std::prev(after)->second) {
+        return {0, 0};
+    }
+    return {std::prev(after)->first, std::prev(after)->second};
+}
+
 }  // namespace gpupool::softgpu
 
 using namespace gpupool::softgpu;

@@ -115,6 +115,7 @@ struct CompiledFunction {
     std::uint32_t required_cluster[3] = {0, 0, 0};  // zero: as launched
     std::uint32_t virtual_architecture = 0;         // 75 for .target sm_75
     std::uint32_t register_count = 0;               // a plausible value for what ptxas would report
+    std::uint32_t constant_bytes = 0;               // of its module's constant variables
     std::uint32_t stack_bytes = 0;                  // minimum of local memory per lane that a launch needs
     bool may_recurse = false;
     bool uses_reserved_shared = false;  // reads %reserved_smem_offset_*: scratch memory behind its shared memory

@@ -113,7 +113,7 @@ class Compiler {
     }
 
     Status place_variables() {
-        std::uint64_t bytes = 0, constant_bytes = 0;
+        std::uint64_t bytes = 0;
         for (const auto& variable : source_.variables) {
             if (variable.space == ptx::Space::shared) {
                 place_shared(variable);
@@ -130,14 +130,26 @@ class Compiler {
             if (symbols_.names.count(variable.name) != 0) {
                 continue;
             }
-            if (variable.space == ptx::Space::constant) {
-                constant_bytes = round_up(constant_bytes, variable.align_bytes) + variable.size_bytes;
+            if (variable.type == ptx::Type::samplerref) {
+                return Error{
+                    ErrorCode::unsupported,
+                    fmt::format("line {}: samplers apart from textures (texmode_independent) are not supported "
+                                "by the software GPU",
+                                variable.line)};
             }
-            if (constant_bytes > kMaxConstantBytes) {
+            if (variable.type == ptx::Type::texref || variable.type == ptx::Type::surfref) {
+                symbols_.names[variable.name] = {Symbol::reference, target_.references.size()};
+                target_.references.push_back({std::string(variable.name), variable.type == ptx::Type::surfref});
+                continue;
+            }
+            if (variable.space == ptx::Space::constant) {
+                constant_bytes_ = round_up(constant_bytes_, variable.align_bytes) + variable.size_bytes;
+            }
+            if (constant_bytes_ > kMaxConstantBytes) {
                 return Error{ErrorCode::invalid_input,
                              fmt::format("line {}: with '{}' there are {} bytes of constant variables; at most {} are "
                                          "accepted",
-                                         variable.line, variable.name, constant_bytes, kMaxConstantBytes)};
+                                         variable.line, variable.name, constant_bytes_, kMaxConstantBytes)};
             }
             bytes = round_up(bytes, std::max<std::uint64_t>(variable.align_bytes, 256));
             symbols_.names[variable.name] = {Symbol::address, bytes};
@@ -305,6 +317,7 @@ class Compiler {
         stack_.assign(target_.functions.size(), 0);
         for (auto& function : target_.functions) {
             visit(function);
+            function.constant_bytes = static_cast<std::uint32_t>(constant_bytes_);
             function.stack_bytes = stack_[function.index];
             if (function.may_recurse) {
                 function.stack_bytes = std::max(function.stack_bytes, kRecursiveStackBytes);
@@ -351,6 +364,7 @@ class Compiler {
     std::vector<const ptx::Variable*> placed_;
     std::vector<const ptx::Function*> sources_;
     std::uint32_t common_shared_bytes_ = 0;
+    std::uint64_t constant_bytes_ = 0;
     std::vector<std::uint8_t> state_;
     std::vector<std::uint32_t> stack_;
 };

@@ -27,6 +27,12 @@ struct ModuleVariable {
     bool managed = false;
 };
 
+// A texture or surface reference that the code declares.
+struct ModuleReference {
+    std::string name;
+    bool surface = false;
+};
+
 class CompiledModule {
   public:
     CompiledModule() = default;
@@ -36,7 +42,8 @@ class CompiledModule {
 
     std::vector<CompiledFunction> functions;
     std::vector<ModuleVariable> variables;
-    std::uint32_t ptx_version = 0;  // 90 for 9.0
+    std::vector<ModuleReference> references;  // a launch has an object for each, in this order
+    std::uint32_t ptx_version = 0;            // 90 for 9.0
 
     const ModuleVariable* find_variable(std::string_view name) const;
     std::vector<const CompiledFunction*> entries() const;  // the kernels that are defined

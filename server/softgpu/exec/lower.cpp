@@ -534,6 +534,9 @@ std::uint32_t Lowering::symbol_address(const ptx::Operand& operand) {
         fail(fmt::format("'{}' is not declared", operand.name));
     }
     const Symbol& symbol = found->second;
+    if (symbol.kind == Symbol::reference) {
+        lack(fmt::format("the address of the reference '{}' is not supported", operand.name));
+    }
     if (symbol.kind == Symbol::dynamic_shared) {
         return at_run_time("dynamic_shared_address", addend);
     }

@@ -23,8 +23,9 @@ struct LoweringError {
 
 // What a name of the module refers to.
 struct Symbol {
-    enum Kind : std::uint8_t { address, shared, dynamic_shared, function } kind = address;
-    std::uint64_t value = 0;  // host address, offset in shared memory, or index of the function
+    enum Kind : std::uint8_t { address, shared, dynamic_shared, function, reference } kind = address;
+    // Host address, offset in shared memory, or index of the function or of the texture or surface reference.
+    std::uint64_t value = 0;
 };
 
 struct ModuleSymbols {
@@ -113,6 +114,7 @@ class Lowering {
     void lower_tld4(const ptx::Instruction& from);
     void lower_surface(const ptx::Instruction& from);
     void lower_texture_query(const ptx::Instruction& from);
+    std::uint32_t texture_object(const ptx::Operand& from);
     std::uint32_t texture_address(const ptx::Operand& from, TextureAccess& access, bool layered);
     void texture_results(const ptx::Operand& to, TextureAccess& access, Slot kind);
     void gradient(const ptx::Operand& from, const TextureAccess& access, std::uint32_t* slots);

@@ -1,4 +1,5 @@
-// Lowering of texture and surface instructions that use objects, whose handles are in 64-bit registers.
+// Lowering of texture and surface instructions. They use objects, whose handles are in 64-bit registers, or references,
+// for which the launch has objects.
 #include <fmt/format.h>
 
 #include "server/softgpu/exec/lower.h"
@@ -28,11 +29,27 @@ const Geometry* find_geometry(std::string_view name) {
 
 }  // namespace
 
+// A slot with the handle of the object that an instruction uses.
+std::uint32_t Lowering::texture_object(const ptx::Operand& from) {
+    if (from.kind == ptx::OperandKind::reg) {
+        return source(from, Slot::bits64);
+    }
+    const auto found = from.kind == ptx::OperandKind::symbol && from.variable < 0 ? symbols_.names.find(from.name)
+                                                                                  : symbols_.names.end();
+    if (found == symbols_.names.end() || found->second.kind != Symbol::reference) {
+        lack("a texture or surface is an object or a reference of the module");
+    }
+    const std::uint32_t result = temporary(Slot::bits64);
+    Inst& i = emit("texture.reference");
+    i.d = result;
+    i.imm = found->second.value;
+    return result;
+}
+
 // Parses handle and coordinates of `[handle, {layer, x, y, z}]`.
 std::uint32_t Lowering::texture_address(const ptx::Operand& from, TextureAccess& access, bool layered) {
-    if (from.kind != ptx::OperandKind::address || from.items.size() != 2 ||
-        from.items[0].kind != ptx::OperandKind::reg) {
-        lack("textures and surfaces are supported through objects only, not through references");
+    if (from.kind != ptx::OperandKind::address || from.items.size() != 2) {
+        fail(fmt::format("'{}' lacks a texture or coordinates", current_->opcode));
     }
     const ptx::Operand& at = from.items[1];
     const bool vector = at.kind == ptx::OperandKind::vector;
@@ -49,7 +66,7 @@ std::uint32_t Lowering::texture_address(const ptx::Operand& from, TextureAccess&
     for (std::uint32_t k = 0; k < access.dimensions; ++k) {
         access.coordinates[k] = source(item(), kind);
     }
-    return source(from.items[0], Slot::bits64);
+    return texture_object(from.items[0]);
 }
 
 void Lowering::emit_texture(const char* name, std::uint32_t handle, const TextureAccess& access) {
@@ -259,10 +276,7 @@ void Lowering::lower_texture_query(const ptx::Instruction& from) {
     if (which == std::size(kQuestions) || at.kind != ptx::OperandKind::address || at.items.size() != 1) {
         unsupported();
     }
-    if (at.items[0].kind != ptx::OperandKind::reg) {
-        lack("textures and surfaces are supported through objects only, not through references");
-    }
-    const std::uint32_t a = source(at.items[0], Slot::bits64);
+    const std::uint32_t a = texture_object(at.items[0]);
     const std::uint32_t b = of_level ? source(operand(from, 2), Slot::bits32) : kNoSlot;
     const std::uint32_t d = destination(operand(from, 0), Slot::bits32);
     Inst& i = emit("texture.query");

@@ -499,6 +499,13 @@ void run_query(Warp& w, const Inst& i) {
     }
 }
 
+// The object of the module's reference number imm.
+void run_reference(Warp& w, const Inst& i) {
+    u64* d = w.reg<u64>(i.d);
+    const u64 object = w.launch->references[i.imm];
+    each_lane(w.exec, [=](u32 l) { d[l] = object; });
+}
+
 }  // namespace
 
 void register_texture(OpTable& t) {
@@ -506,6 +513,7 @@ void register_texture(OpTable& t) {
     t.add({"texture.gather"}, {run_texture<true>, Slot::none, {Slot::bits64}, Slot::none, Flow::checked});
     t.add({"surface.load"}, {run_surface<false>, Slot::none, {Slot::bits64}, Slot::none, Flow::checked});
     t.add({"surface.store"}, {run_surface<true>, Slot::none, {Slot::bits64}, Slot::none, Flow::checked});
+    t.add({"texture.reference"}, {run_reference, Slot::bits64, {}});
     t.add({"texture.query"}, {run_query, Slot::bits32, {Slot::bits64}, Slot::none, Flow::checked});
 }
 

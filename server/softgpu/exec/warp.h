@@ -78,6 +78,7 @@ struct LaunchState {
     std::uint64_t grid_workspace = 0;  // only for a cooperative launch
     std::uint32_t sm_count = 1;
     std::uint32_t texture_generation = 0;         // generation of the texture table at launch
+    const std::uint64_t* references = nullptr;    // objects of the module's texture and surface references
     std::uint64_t device = ~std::uint64_t{0};     // bit of the device
     std::uint64_t reachable = ~std::uint64_t{0};  // bits of the devices that it can access as a peer
     std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();

@@ -105,6 +105,9 @@ PayloadPtr kernel_with(const KernelPayload& kernel, int attribute, const CUlaunc
 }
 
 CUresult make_kernel(const CUDA_KERNEL_NODE_PARAMS& params, PayloadPtr& payload) {
+    if (state().kernels.find(params.func) != nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;  // a kernel belongs into `kern`
+    }
     KernelRequest request{params.func != nullptr ? params.func : reinterpret_cast<CUfunction>(params.kern),
                           {params.gridDimX, params.gridDimY, params.gridDimZ},
                           {params.blockDimX, params.blockDimY, params.blockDimZ},

@@ -23,6 +23,9 @@ std::uint32_t width_bytes(Type type) noexcept {
         case Type::b64:
         case Type::u64:
         case Type::s64:
+        case Type::texref:
+        case Type::surfref:
+        case Type::samplerref:
         case Type::f64: return 8;
         case Type::b128: return 16;
     }
@@ -37,11 +40,29 @@ Type type_from_name(std::string_view name) noexcept {
     static constexpr struct {
         std::string_view name;
         Type type;
-    } kNames[] = {{"b8", Type::b8},         {"b16", Type::b16}, {"b32", Type::b32},   {"b64", Type::b64},
-                  {"b128", Type::b128},     {"u8", Type::u8},   {"u16", Type::u16},   {"u32", Type::u32},
-                  {"u64", Type::u64},       {"s8", Type::s8},   {"s16", Type::s16},   {"s32", Type::s32},
-                  {"s64", Type::s64},       {"f16", Type::f16}, {"bf16", Type::bf16}, {"f16x2", Type::f16x2},
-                  {"bf16x2", Type::bf16x2}, {"f32", Type::f32}, {"f64", Type::f64},   {"pred", Type::pred}};
+    } kNames[] = {{"b8", Type::b8},
+                  {"b16", Type::b16},
+                  {"b32", Type::b32},
+                  {"b64", Type::b64},
+                  {"b128", Type::b128},
+                  {"u8", Type::u8},
+                  {"u16", Type::u16},
+                  {"u32", Type::u32},
+                  {"u64", Type::u64},
+                  {"s8", Type::s8},
+                  {"s16", Type::s16},
+                  {"s32", Type::s32},
+                  {"s64", Type::s64},
+                  {"f16", Type::f16},
+                  {"bf16", Type::bf16},
+                  {"f16x2", Type::f16x2},
+                  {"bf16x2", Type::bf16x2},
+                  {"f32", Type::f32},
+                  {"f64", Type::f64},
+                  {"pred", Type::pred},
+                  {"texref", Type::texref},
+                  {"surfref", Type::surfref},
+                  {"samplerref", Type::samplerref}};
     for (const auto& entry : kNames) {
         if (entry.name == name) {
             return entry.type;

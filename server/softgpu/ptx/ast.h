@@ -34,7 +34,10 @@ enum class Type : std::uint8_t {
     bf16x2,
     f32,
     f64,
-    pred
+    pred,
+    texref,  // these three only of variables of a module
+    surfref,
+    samplerref
 };
 
 constexpr std::uint32_t kWarpLanes = 32;  // WARP_SZ

@@ -91,6 +91,7 @@ CUresult describe_kernel(const driver::Api& api, HandleTable& handles, CUgraphNo
         return result;
     }
     out.function = client_function(api, handles, p);
+    out.context = handles.known_handle(p.ctx);
     out.grid_x = p.gridDimX;
     out.grid_y = p.gridDimY;
     out.grid_z = p.gridDimZ;

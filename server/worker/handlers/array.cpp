@@ -8,6 +8,16 @@ namespace gpupool::worker::handlers {
 namespace {
 
 constexpr std::size_t kMaxArrays = 256u << 10;
+constexpr std::size_t kMaxMappings = 64u << 10;  // of one call
+
+// Memory of such arrays is that of cuMemCreate, which was counted when it was made.
+bool has_own_memory(const CUDA_ARRAY3D_DESCRIPTOR& array) {
+    return (array.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) == 0;
+}
+
+std::optional<std::uint64_t> counted_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels) {
+    return has_own_memory(array) ? array_bytes(array, levels) : 0;
+}
 
 template <class Call>
 Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, std::uint64_t client,
@@ -27,7 +37,7 @@ Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, std:
         worker.memory.account.release(context->device, *bytes);
         return result;
     }
-    worker.memory.arrays[client] = {{context->device, *bytes}, context};
+    worker.memory.arrays[client] = {{context->device, *bytes}, context, {}};
     worker.memory_changed();
     return CUDA_SUCCESS;
 }
@@ -44,13 +54,13 @@ Outcome cuArrayCreate_v2(Worker& worker, Command& command, codec::Slots<calls::c
 Outcome cuArray3DCreate_v2(Worker& worker, Command& command, codec::Slots<calls::cuArray3DCreate_v2>& slots) {
     using Call = calls::cuArray3DCreate_v2;
     return create(worker, command, slots, slots.at<Call::pHandle>().minted,
-                  array_bytes(slots.at<Call::pAllocateArray>().object, 1));
+                  counted_bytes(slots.at<Call::pAllocateArray>().object, 1));
 }
 
 Outcome cuMipmappedArrayCreate(Worker& worker, Command& command, codec::Slots<calls::cuMipmappedArrayCreate>& slots) {
     using Call = calls::cuMipmappedArrayCreate;
     return create(worker, command, slots, slots.at<Call::pHandle>().minted,
-                  array_bytes(slots.at<Call::pMipmappedArrayDesc>().object, slots.at<Call::numMipmapLevels>().value));
+                  counted_bytes(slots.at<Call::pMipmappedArrayDesc>().object, slots.at<Call::numMipmapLevels>().value));
 }
 
 Outcome cuMipmappedArrayGetLevel(Worker& worker, Command& command,
@@ -85,6 +95,61 @@ Outcome cuArrayGetPlane(Worker& worker, Command& command, codec::Slots<calls::cu
         driver::call(worker.api.cuArrayGetPlane, plane.value, whole, slots.at<Call::planeIdx>().value);
     if (result == CUDA_SUCCESS && plane.object != whole && worker.handles.known_handle(plane.object) == nullptr) {
         worker.handles.add_part(owner, codec::to_wire(worker.handles.client_handle(plane.object)));
+    }
+    return result;
+}
+
+namespace {
+
+// The client's handle of the array that a mapping names.
+std::uint64_t array_of(CUarrayMapInfo& mapping) {
+    std::uint64_t client = 0;
+    codec::StructTraits<CUarrayMapInfo>::visit(mapping, [&](auto& handle) { client = codec::to_wire(handle); });
+    return client;
+}
+
+bool maps(const CUarrayMapInfo& mapping) {
+    return codec::number_of(mapping.memOperationType) == CU_MEM_OPERATION_TYPE_MAP;
+}
+
+// Translates the array's handle, and checks that the memory is the client's.
+CUresult read_mapping(const Worker& worker, CUarrayMapInfo& mapping) {
+    CUresult result = array_of(mapping) == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    codec::StructTraits<CUarrayMapInfo>::visit(
+        mapping, [&](auto& handle) { result = result == CUDA_SUCCESS ? driver_handle(worker, handle) : result; });
+    const bool known = !maps(mapping) || worker.memory.allocations.contains(mapping.memHandle.memHandle);
+    return result == CUDA_SUCCESS && !known ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
+}  // namespace
+
+Outcome cuMemMapArrayAsync(Worker& worker, Command& command, codec::Slots<calls::cuMemMapArrayAsync>& slots) {
+    using Call = calls::cuMemMapArrayAsync;
+    StreamState* stream = nullptr;
+    if (auto waiting = check_ready(worker, command, slots.at<Call::hStream>().value, stream)) {
+        return std::move(*waiting);
+    }
+    std::vector<CUarrayMapInfo>& mappings = slots.at<Call::mapInfoList>().object;
+    CUresult result = mappings.size() > kMaxMappings ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    std::vector<std::uint64_t> arrays;
+    for (CUarrayMapInfo& mapping : mappings) {
+        arrays.push_back(array_of(mapping));
+        result = result == CUDA_SUCCESS ? read_mapping(worker, mapping) : result;
+    }
+    if (result == CUDA_SUCCESS) {
+        result = worker.scheduler.enter(stream->context);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = driver::call(worker.api.cuMemMapArrayAsync, slots.at<Call::mapInfoList>().value,
+                              slots.at<Call::count>().value, stream->driver);
+        worker.scheduler.issued(*stream);
+    }
+    for (std::size_t i = 0; i < mappings.size() && result == CUDA_SUCCESS; ++i) {
+        const auto array = worker.memory.arrays.find(arrays[i]);
+        if (maps(mappings[i]) && array != worker.memory.arrays.end()) {
+            const auto& memory = worker.memory.allocations[mappings[i].memHandle.memHandle];
+            worker.memory.note_tiles(array->second, memory.allocation);
+        }
     }
     return result;
 }

@@ -515,6 +515,49 @@ Outcome gpLibraryModule(Worker& worker, Command& command, codec::Slots<calls::gp
     return Outcome::answered();
 }
 
+namespace {
+
+// Gets a texture or surface reference, which ends with its module.
+template <class Call, int Reference, class Function>
+Outcome get_reference(Worker& worker, Command& command, Function function, codec::Slots<Call>& given) {
+    CUmodule module = given.template at<Call::hmod>().value;
+    const std::uint64_t owner = codec::to_wire(module);
+    if (const CUresult result = driver_handle(worker, module); result != CUDA_SUCCESS) {
+        return result;
+    }
+    const auto slots = std::make_shared<codec::Slots<Call>>();  // they outlive this handler
+    slots->read(command.body);
+    const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+    const ContextState* const context = worker.context_of(command);
+    worker.waiting_calls.run(
+        [&api = worker.api, function, slots, result, module, context = context == nullptr ? nullptr : context->driver] {
+            *result = in_context(api, context, [&] {
+                return driver::call(function, slots->template at<Reference>().value, module,
+                                    slots->template at<Call::name>().value);
+            });
+        },
+        [&worker, command, slots, result, owner]() mutable {
+            auto& reference = slots->template at<Reference>().object;
+            if (*result == CUDA_SUCCESS && worker.handles.known_handle(reference) == nullptr) {
+                worker.handles.add_part(owner, codec::to_wire(worker.handles.client_handle(reference)));
+            }
+            finish<Call>(worker, command, *slots, *result);
+        });
+    return Outcome::answered();
+}
+
+}  // namespace
+
+Outcome cuModuleGetTexRef(Worker& worker, Command& command, codec::Slots<calls::cuModuleGetTexRef>& slots) {
+    using Call = calls::cuModuleGetTexRef;
+    return get_reference<Call, Call::pTexRef>(worker, command, worker.api.cuModuleGetTexRef, slots);
+}
+
+Outcome cuModuleGetSurfRef(Worker& worker, Command& command, codec::Slots<calls::cuModuleGetSurfRef>& slots) {
+    using Call = calls::cuModuleGetSurfRef;
+    return get_reference<Call, Call::pSurfRef>(worker, command, worker.api.cuModuleGetSurfRef, slots);
+}
+
 Outcome gpLibraryNames(Worker& worker, Command&, codec::Slots<calls::gpLibraryNames>& slots) {
     using Call = calls::gpLibraryNames;
     CUlibrary library = slots.at<Call::library>().value;

@@ -76,12 +76,26 @@ bool DeviceMemory::release_if_unused(const SharedAllocation& allocation) {
     return true;
 }
 
+void DeviceMemory::note_tiles(Array& array, const std::shared_ptr<SharedAllocation>& allocation) {
+    if (array.tiles.insert(allocation).second) {
+        ++allocation->mappings;
+    }
+}
+
+void DeviceMemory::release(const Array& array) {
+    account.release(array.device, array.bytes);
+    for (const auto& allocation : array.tiles) {
+        --allocation->mappings;
+        release_if_unused(*allocation);
+    }
+}
+
 bool DeviceMemory::forget_array(std::uint64_t client) {
     const auto it = arrays.find(client);
     if (it == arrays.end()) {
         return false;
     }
-    account.release(it->second.device, it->second.bytes);
+    release(it->second);
     arrays.erase(it);
     return true;
 }
@@ -91,7 +105,7 @@ void DeviceMemory::forget_arrays(const ContextState& context) {
         if (entry.second.context != &context) {
             return false;
         }
-        account.release(entry.second.device, entry.second.bytes);
+        release(entry.second);
         return true;
     });
 }

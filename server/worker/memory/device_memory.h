@@ -68,6 +68,8 @@ struct Mapping {
 
 struct Array : Allocation {
     const ContextState* context;  // ends with the context
+    // Memory that was mapped into the array (cuMemMapArrayAsync), kept until the array ends.
+    std::set<std::shared_ptr<SharedAllocation>> tiles;
 };
 
 struct DeviceMemory {
@@ -90,9 +92,14 @@ struct DeviceMemory {
     bool recount(const driver::Api& api);
     // Releases the allocation from the account if it has neither references nor mappings; otherwise returns false.
     bool release_if_unused(const SharedAllocation& allocation);
+    // The array's tiles are in that memory.
+    void note_tiles(Array& array, const std::shared_ptr<SharedAllocation>& allocation);
     // False if there is no such array.
     bool forget_array(std::uint64_t client);
     void forget_arrays(const ContextState& context);
+
+  private:
+    void release(const Array& array);
 };
 
 // Grants device `reader` access to the session's slabs on device `owner`, now and for later slabs, or withdraws it.

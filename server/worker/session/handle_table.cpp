@@ -44,7 +44,9 @@ void HandleTable::forget_use(CUfunction function) {
 }
 
 void HandleTable::bind_wire(std::uint64_t client, std::uint64_t driver) {
-    entries_[client] = {driver, false};
+    Entry& entry = entries_[client];
+    entry.driver = driver;
+    entry.failed = false;
     reverse_[static_cast<std::size_t>(codec::kind_of(client))][driver] = client;
 }
 

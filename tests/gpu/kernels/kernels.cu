@@ -83,6 +83,25 @@ __global__ void read_texture(unsigned* to, cudaTextureObject_t texture) {
     *to = tex1Dfetch<unsigned>(texture, 0);
 }
 
+// One block of `count` threads.
+__global__ void read_texels(unsigned* to, cudaTextureObject_t texture) {
+    to[threadIdx.x] = tex1Dfetch<unsigned>(texture, static_cast<int>(threadIdx.x));
+}
+
+// One block, a thread for each texel of a square level.
+__global__ void read_level(unsigned* to, cudaTextureObject_t texture, float level) {
+    const float width = static_cast<float>(blockDim.x);
+    to[threadIdx.y * blockDim.x + threadIdx.x] =
+        tex2DLod<unsigned>(texture, (static_cast<float>(threadIdx.x) + 0.5f) / width,
+                           (static_cast<float>(threadIdx.y) + 0.5f) / width, level);
+}
+
+// One block, a thread for each element.
+__global__ void add_to_surface(cudaSurfaceObject_t surface, unsigned value) {
+    const int x = static_cast<int>(threadIdx.x * sizeof(unsigned)), y = static_cast<int>(threadIdx.y);
+    surf2Dwrite(surf2Dread<unsigned>(surface, x, y) + value, surface, x, y);
+}
+
 struct Triple {
     short first;
     double second;
