@@ -241,7 +241,7 @@ TEST_F(CaptureTest, MissingFunctionsHaveNoPerThreadVariant) {
     for (const cuuint64_t flags : {CU_GET_PROC_ADDRESS_DEFAULT, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM}) {
         void* found = nullptr;
         CUdriverProcAddressQueryResult status{};
-        EXPECT_EQ(CUDA_SUCCESS, CALL(cuGetProcAddress_v2)("cuMemcpyBatchAsync", &found, 13000, flags, &status));
+        EXPECT_EQ(CUDA_SUCCESS, CALL(cuGetProcAddress_v2)("cuMemMapArrayAsync", &found, 13000, flags, &status));
         EXPECT_EQ(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, status);
         EXPECT_EQ(nullptr, found);
     }
