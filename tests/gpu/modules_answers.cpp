@@ -18,7 +18,7 @@ constexpr char kCaller[] =
     "o;"
     " st.param.u32 [i], 4; call (o), add1, (i); ld.param.u32 %v, [o]; } st.global.u32 [%a], %v; ret; }\n";
 
-// What the linker returns for units that do not fit. Driver 580 has given both.
+// What the linker returns for units that do not fit; the second once a compilation has failed in the process.
 bool refused(CUresult result) {
     return result == CUDA_ERROR_INVALID_SOURCE || result == CUDA_ERROR_UNKNOWN;
 }
