@@ -339,6 +339,17 @@ CUresult cuMemUnmap(CUdeviceptr ptr, std::size_t size) {
     return result;
 }
 
+namespace {
+
+// Mapped memory has no range before a device may access it.
+bool has_access(const MemoryRange& range) {
+    const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, range.device};
+    unsigned long long flags = 0;
+    return remote<calls::cuMemGetAccess>(&flags, &location, range.base) != CUDA_SUCCESS || flags != 0;
+}
+
+}  // namespace
+
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, std::size_t* psize, CUdeviceptr dptr) {
     ContextState* context = nullptr;
     CUresult result = usable_context(context);
@@ -346,7 +357,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, std::size_t* psize, CUdevic
         return result;
     }
     const auto range = this_session().memory.find(dptr);
-    if (!range || range->idle) {
+    if (!range || range->idle || (range->kind == MemoryKind::mapped && !has_access(*range))) {
         return CUDA_ERROR_NOT_FOUND;
     }
     if (pbase != nullptr) {

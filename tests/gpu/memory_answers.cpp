@@ -62,6 +62,8 @@ void range_of_a_mapping() {
     DRIVER_OK(cuMemCreate(&handle, 2 * kPart, &properties, 0));
     DRIVER_OK(cuMemAddressReserve(&reserved, 4 * kPart, 0, 0, 0));
     DRIVER_OK(cuMemMap(reserved + kPart, 2 * kPart, 0, handle, 0));
+    check_result(cuMemGetAddressRange(&base, &bytes, reserved + kPart), CUDA_ERROR_NOT_FOUND,
+                 "the range of mapped memory before access was set");
     const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     DRIVER_OK(cuMemSetAccess(reserved + kPart, 2 * kPart, &access, 1));
     DRIVER_OK(cuMemGetAddressRange(&base, &bytes, reserved + kPart + 5));
