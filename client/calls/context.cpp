@@ -154,7 +154,8 @@ CUresult release(CUdevice dev) {
         if (references == 0) {
             return CUDA_ERROR_INVALID_CONTEXT;
         }
-        return --references == 0 ? end_primary(s, context, false) : CUDA_SUCCESS;
+        // A reset has ended the context, but earlier retains still count.
+        return --references == 0 && context.live ? end_primary(s, context, false) : CUDA_SUCCESS;
     });
 }
 
@@ -166,6 +167,12 @@ CUresult reset(CUdevice dev) {
 }
 
 CUresult set_flags(CUdevice dev, unsigned flags) {
+    constexpr unsigned kSettable = CU_CTX_SCHED_MASK | CU_CTX_LMEM_RESIZE_TO_MAX | CU_CTX_COREDUMP_ENABLE |
+                                   CU_CTX_USER_COREDUMP_ENABLE | CU_CTX_SYNC_MEMOPS;
+    const unsigned waiting = flags & CU_CTX_SCHED_MASK;
+    if ((flags & ~kSettable) != 0 || (waiting & (waiting - 1)) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return with_primary(dev, [&](Session&, ContextState& context) {
         context.flags = flags;
         return context.live ? remote<calls::cuDevicePrimaryCtxSetFlags_v2>(dev, flags) : CUDA_SUCCESS;
@@ -230,7 +237,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev) {
-    return release(dev);
+    const CUresult result = release(dev);
+    return result == CUDA_ERROR_INVALID_CONTEXT ? CUDA_SUCCESS : result;  // this form allows a release too many
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
     return release(dev);
@@ -242,7 +250,9 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
     return reset(dev);
 }
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned flags) {
-    return set_flags(dev, flags);
+    return with_primary(dev, [&](Session&, ContextState& context) {
+        return context.live ? CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE : set_flags(dev, flags);
+    });
 }
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned flags) {
     return set_flags(dev, flags);
@@ -344,7 +354,20 @@ CUresult cuCtxGetFlags(unsigned* flags) {
     if (const CUresult result = usable_context(context); result != CUDA_SUCCESS) {
         return result;
     }
-    return store(flags, context->flags);
+    return store(flags, context->flags | (context->primary ? unsigned{CU_CTX_MAP_HOST} : 0U));
+}
+
+CUresult cuCtxSetFlags(unsigned flags) {
+    ContextState* context = nullptr;
+    if (const CUresult result = usable_context(context); result != CUDA_SUCCESS) {
+        return result;
+    }
+    const CUresult result = remote<calls::cuCtxSetFlags>(flags);
+    if (result == CUDA_SUCCESS) {
+        const unsigned kept = context->flags & unsigned{CU_CTX_MAP_HOST};
+        context->flags = kept | (flags & ~unsigned{CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE});
+    }
+    return result;
 }
 
 CUresult cuCtxGetId(CUcontext ctx, unsigned long long* ctxId) {
@@ -372,11 +395,11 @@ CUresult cuCtxAttach(CUcontext* pctx, unsigned flags) {
 }
 
 CUresult cuCtxDetach(CUcontext ctx) {
-    ContextState* context = context_or_current(ctx);
-    if (context == nullptr || context->primary || !context->live) {
+    ContextState* context = this_thread().current();
+    if (context == nullptr || context->handle != ctx || !context->live) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    return --context->attached == 0 ? destroy(context->handle) : CUDA_SUCCESS;
+    return --context->attached == 0 && !context->primary ? destroy(context->handle) : CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetStreamPriorityRange(int* leastPriority, int* greatestPriority) {

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <map>
 
 #include "client/calls/handlers.h"
 #include "client/calls/store.h"
 #include "client/core/session/runtime.h"
+#include "common/mutex.h"
 
 namespace gpupool::client::entry {
 namespace {
@@ -42,6 +44,19 @@ CUresult store_text(const std::string& text, char* out, int length) {
 bool same_bus_id(std::string_view a, std::string_view b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                       [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
+}
+
+// The registered functions for notifications, by handle, with their devices.
+struct Notifications {
+    static constexpr std::size_t kMost = 100'000;
+
+    Mutex mutex;
+    std::map<CUasyncCallbackHandle, CUdevice> registered GP_GUARDED_BY(mutex);
+    std::uintptr_t next GP_GUARDED_BY(mutex) = 1;
+};
+Notifications& notifications() {
+    static auto& instance = *new Notifications;
+    return instance;
 }
 
 int attribute(const Device& device, CUdevice_attribute id) {
@@ -117,6 +132,7 @@ CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev) 
         case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:
         case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK:
         case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY: *pi = 0; return CUDA_SUCCESS;
         default: return device->attributes.get(attrib, pi);
     }
@@ -186,6 +202,52 @@ CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attrib, CUdev
         return CUDA_ERROR_INVALID_DEVICE;
     }
     return snapshot(result)->peer(srcDevice, dstDevice).attributes.get(attrib, value);
+}
+
+CUresult cuDeviceGetLuid(char* luid, unsigned* deviceNodeMask, CUdevice dev) {
+    CUresult result = CUDA_SUCCESS;
+    if (find(dev, result) == nullptr) {
+        return result;
+    }
+    // As the driver on Linux: only Windows has these identifiers.
+    return luid == nullptr || deviceNodeMask == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+// A driver calls such a function when the process has taken more device memory than its budget. Here nothing has: the
+// server refuses an allocation beyond the session's quota.
+CUresult cuDeviceRegisterAsyncNotification(CUdevice device, CUasyncCallback callbackFunc, void*,
+                                           CUasyncCallbackHandle* callback) {
+    CUresult result = CUDA_SUCCESS;
+    if (find(device, result) == nullptr) {
+        return result;
+    }
+    if (callbackFunc == nullptr || callback == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    Notifications& all = notifications();
+    const Lock lock(all.mutex);
+    if (all.registered.size() >= Notifications::kMost) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    const auto handle = reinterpret_cast<CUasyncCallbackHandle>(all.next++);
+    all.registered.emplace(handle, device);
+    *callback = handle;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceUnregisterAsyncNotification(CUdevice device, CUasyncCallbackHandle callback) {
+    CUresult result = CUDA_SUCCESS;
+    if (find(device, result) == nullptr) {
+        return result;
+    }
+    Notifications& all = notifications();
+    const Lock lock(all.mutex);
+    const auto found = all.registered.find(callback);
+    if (found == all.registered.end() || found->second != device) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    all.registered.erase(found);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetProperties(CUdevprop* prop, CUdevice dev) {

@@ -206,6 +206,10 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
     return CUDA_SUCCESS;
 }
 
+CUresult cuFuncLoad(CUfunction function) {
+    return is_kernel(function) ? CUDA_ERROR_INVALID_HANDLE : remote<calls::cuFuncLoad>(function);
+}
+
 CUresult cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
     if (pi != nullptr && is_kernel(hfunc)) {
         return CUDA_ERROR_INVALID_HANDLE;

@@ -177,7 +177,100 @@ CUresult launch_legacy(CUfunction function, int width, int height, CUstream stre
                   nullptr, 0, stream, nullptr, bytes == 0 ? nullptr : extra);
 }
 
+// Makes a context current to the thread while it exists.
+class Current {
+  public:
+    explicit Current(ContextState* context) { this_thread().stack.push_back(context); }
+    ~Current() { this_thread().stack.pop_back(); }
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+};
+
+struct DeviceLaunch {
+    const CUDA_LAUNCH_PARAMS* params = nullptr;
+    ContextState* context = nullptr;
+};
+
+// Finds the contexts of the launches: those of their streams, of which each has a device of its own.
+CUresult check_device_launches(const CUDA_LAUNCH_PARAMS* list, unsigned count, std::vector<DeviceLaunch>& launches) {
+    Session& s = this_session();
+    for (unsigned i = 0; i < count; ++i) {
+        StreamInfo info;
+        if (list[i].function == nullptr || Streams::is_special(list[i].hStream) ||
+            !s.streams.find(list[i].hStream, info)) {
+            return CUDA_ERROR_INVALID_HANDLE;
+        }
+        for (const DeviceLaunch& other : launches) {
+            if (other.context->device == info.context->device) {
+                return CUDA_ERROR_INVALID_DEVICE;
+            }
+        }
+        if (s.captures.any()) {
+            if (const CUresult refused = s.captures.refuse_if_capturing(stream_key(list[i].hStream));
+                refused != CUDA_SUCCESS) {
+                return refused;
+            }
+        }
+        launches.push_back({&list[i], info.context});
+    }
+    return CUDA_SUCCESS;
+}
+
+// Work that the streams get from now on waits for what they all have got until now.
+CUresult join_streams(const std::vector<DeviceLaunch>& launches) {
+    std::vector<CUevent> events;
+    CUresult result = CUDA_SUCCESS;
+    for (const DeviceLaunch& one : launches) {
+        const Current current(one.context);
+        CUevent event = nullptr;
+        result = result != CUDA_SUCCESS ? result : entry::cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+        result = result != CUDA_SUCCESS ? result : entry::cuEventRecord(event, one.params->hStream);
+        if (event != nullptr) {
+            events.push_back(event);
+        }
+    }
+    for (const DeviceLaunch& one : launches) {
+        const Current current(one.context);
+        for (const CUevent event : events) {
+            result = result != CUDA_SUCCESS ? result : entry::cuStreamWaitEvent(one.params->hStream, event, 0);
+        }
+    }
+    for (std::size_t i = 0; i < events.size(); ++i) {
+        const Current current(launches[i].context);
+        (void)entry::cuEventDestroy_v2(events[i]);
+    }
+    return result;
+}
+
 }  // namespace
+
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launchParamsList, unsigned numDevices,
+                                              unsigned flags) {
+    constexpr unsigned kFlags = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC |
+                                CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
+    if (launchParamsList == nullptr || (flags & ~kFlags) != 0 || numDevices == 0 ||
+        numDevices > this_session().devices.devices.size()) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::vector<DeviceLaunch> launches;
+    CUresult result = check_device_launches(launchParamsList, numDevices, launches);
+    const bool several = numDevices > 1;
+    if (result == CUDA_SUCCESS && several && (flags & CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC) == 0) {
+        result = join_streams(launches);
+    }
+    for (const DeviceLaunch& one : launches) {
+        const CUDA_LAUNCH_PARAMS& p = *one.params;
+        const Current current(one.context);
+        result = result != CUDA_SUCCESS ? result
+                                        : launch({p.function, p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX,
+                                                  p.blockDimY, p.blockDimZ, p.sharedMemBytes, 1, 0},
+                                                 nullptr, 0, p.hStream, p.kernelParams, nullptr);
+    }
+    if (result == CUDA_SUCCESS && several && (flags & CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC) == 0) {
+        result = join_streams(launches);
+    }
+    return result;
+}
 
 CUresult cuLaunchKernel(CUfunction f, unsigned gridDimX, unsigned gridDimY, unsigned gridDimZ, unsigned blockDimX,
                         unsigned blockDimY, unsigned blockDimZ, unsigned sharedMemBytes, CUstream hStream,

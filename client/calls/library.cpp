@@ -301,6 +301,14 @@ CUresult cuLibraryGetManaged(CUdeviceptr* dptr, std::size_t* bytes, CUlibrary li
     return library_global<calls::cuLibraryGetManaged>(dptr, bytes, library, name);
 }
 
+CUresult cuLibraryGetUnifiedFunction(void** fptr, CUlibrary library, const char*) {
+    if (fptr == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    // As the driver of a library without unified functions, which need one address space for host and GPU.
+    return find_library(library) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
     if (pFunc == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;

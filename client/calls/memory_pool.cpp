@@ -305,6 +305,17 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
     return result;
 }
 
+CUresult cuMemBatchDecompressAsync(CUmemDecompressParams*, std::size_t, unsigned, std::size_t*, CUstream stream) {
+    ContextState* context = nullptr;
+    if (const CUresult result = usable_context(context); result != CUDA_SUCCESS) {
+        return result;
+    }
+    Captures& captures = this_session().captures;
+    const CUresult result = captures.any() ? captures.refuse_if_capturing(stream_key(stream)) : CUDA_SUCCESS;
+    // As a GPU without an engine for it. gpupool's memory cannot be used with such an engine either.
+    return result != CUDA_SUCCESS ? result : CUDA_ERROR_NOT_SUPPORTED;
+}
+
 CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
     if (location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED) {
         return entry::cuDeviceSetMemPool(location->id, pool);

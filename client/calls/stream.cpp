@@ -23,6 +23,15 @@ CUresult check_stream(CUstream stream) {
     return find_stream(stream, info);
 }
 
+// A stream's priority has changed.
+void note_priority(CUstream stream, int priority) {
+    StreamInfo info;
+    if (!Streams::is_special(stream) && this_session().streams.find(stream, info)) {
+        info.priority = priority;
+        this_session().streams.add(stream, info);
+    }
+}
+
 CUresult check_event(CUevent event) {
     return this_session().events.find(event) != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -466,7 +475,26 @@ CUresult cuStreamCopyAttributes(CUstream dst, CUstream src) {
     if (result == CUDA_SUCCESS) {
         result = check_stream(src);
     }
-    return result != CUDA_SUCCESS ? result : remote<calls::cuStreamCopyAttributes>(dst, src);
+    result = result != CUDA_SUCCESS ? result : remote<calls::cuStreamCopyAttributes>(dst, src);
+    StreamInfo from;
+    if (result == CUDA_SUCCESS && find_stream(src, from) == CUDA_SUCCESS) {
+        note_priority(dst, from.priority);
+    }
+    return result;
+}
+
+CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue* value) {
+    CUresult result = check_stream(hStream);
+    if (result != CUDA_SUCCESS || value == nullptr) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    result = remote<calls::cuStreamSetAttribute>(hStream, attr, value);
+    CUstreamAttrValue now;
+    if (attr == CU_STREAM_ATTRIBUTE_PRIORITY && result == CUDA_SUCCESS &&
+        remote<calls::cuStreamGetAttribute>(hStream, attr, &now) == CUDA_SUCCESS) {
+        note_priority(hStream, now.priority);  // the driver may have clamped it
+    }
+    return result;
 }
 
 CUresult cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUevent hEnd) {

@@ -8,34 +8,49 @@
 #pragma once
 
 #include "client/calls/handlers.h"
+#include "client/core/dispatch/driver_log.h"
 #include "client/core/dispatch/remote.h"
 #include "common/log.h"
 
 namespace gpupool::client {
 
+// Traces one call, and notes its failure in the driver log.
+class Entered {
+  public:
+    explicit Entered(std::uint16_t opcode) noexcept : opcode_(opcode), traced_(opcode) {}
+    CUresult end(CUresult result) noexcept {
+        traced_.end(result);
+        if (result != CUDA_SUCCESS) {
+            driver_log::note_failure(opcode_, result);
+        }
+        return result;
+    }
+
+  private:
+    const std::uint16_t opcode_;
+    trace::Call traced_;
+};
+
 template <class Call, class Body>
 CUresult enter(Body body) noexcept {
-    trace::Call traced(Call::kOpcode);
+    Entered entered(Call::kOpcode);
     CUresult result = CUDA_SUCCESS;
     if constexpr (!calls::has_rule(Call::kRules, calls::Rule::before_init)) {
         if (session(result) == nullptr) {
-            traced.end(result);
-            return result;
+            return entered.end(result);
         }
         // A call that a capture forbids changes something, even if the client answers it.
         constexpr bool kOnlyAsks =
             Call::kDelivery == calls::Delivery::local && !calls::has_rule(Call::kRules, calls::Rule::no_capture);
         if (this_thread().in_host_function && !kOnlyAsks) {
-            traced.end(CUDA_ERROR_NOT_PERMITTED);
-            return CUDA_ERROR_NOT_PERMITTED;
+            return entered.end(CUDA_ERROR_NOT_PERMITTED);
         }
     }
     if constexpr (calls::has_rule(Call::kRules, calls::Rule::no_capture)) {
         if (Captures& captures = this_session().captures; captures.any()) {
             result = captures.before_unsafe_call();
             if (result != CUDA_SUCCESS) {
-                traced.end(result);
-                return result;
+                return entered.end(result);
             }
         }
     }
@@ -50,8 +65,7 @@ CUresult enter(Body body) noexcept {
         log::error("{}: {}", Call::kName, exception.what());
         result = CUDA_ERROR_UNKNOWN;
     }
-    traced.end(result);
-    return result;
+    return entered.end(result);
 }
 
 template <class Call, class Handled, class... Arguments>

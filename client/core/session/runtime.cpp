@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 
+#include "client/core/dispatch/driver_log.h"
 #include "client/core/dispatch/remote.h"
 #include "common/environment.h"
 #include "common/log.h"
@@ -39,6 +40,7 @@ void after_fork_in_child() {
     Session* const old = state().connected.load();
     new (storage) State;
     reset_threads_after_fork();
+    driver_log::after_fork_in_child();
     trace::after_fork_in_child();
     state().forked = was_initialised;
     if (old != nullptr) {

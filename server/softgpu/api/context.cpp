@@ -101,7 +101,8 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
-    return cuDevicePrimaryCtxRelease_v2(device);
+    const CUresult result = cuDevicePrimaryCtxRelease_v2(device);
+    return result == CUDA_ERROR_INVALID_CONTEXT ? CUDA_SUCCESS : result;  // this form allows a release too many
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device) {
@@ -147,11 +148,14 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext* result, unsigned flags, CUdevice devi
 
 CUresult CUDAAPI cuCtxCreate_v3(CUcontext* result, CUexecAffinityParam*, int count, unsigned flags, CUdevice device) {
     // Execution affinity is reported as unsupported.
-    return count != 0 ? CUDA_ERROR_NOT_SUPPORTED : create(result, flags, device);
+    return count != 0 ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : create(result, flags, device);
 }
 
 CUresult CUDAAPI cuCtxCreate_v4(CUcontext* result, CUctxCreateParams* params, unsigned flags, CUdevice device) {
-    if (params != nullptr && (params->numExecAffinityParams != 0 || params->cigParams != nullptr)) {
+    if (params != nullptr && params->numExecAffinityParams != 0) {
+        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    }
+    if (params != nullptr && params->cigParams != nullptr) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     return create(result, flags, device);
@@ -256,16 +260,17 @@ CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
 CUresult CUDAAPI cuCtxGetFlags(unsigned* flags) {
     SOFTGPU_CONTEXT(context);
     SOFTGPU_NOT_NULL(flags);
-    *flags = context->flags;
+    *flags = context->flags | (context->primary ? unsigned{CU_CTX_MAP_HOST} : 0U);
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuCtxSetFlags(unsigned flags) {
     SOFTGPU_CONTEXT(context);
-    if ((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0) {
+    const unsigned waiting = flags & CU_CTX_SCHED_MASK;
+    if ((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0 || (waiting & (waiting - 1)) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    context->flags = flags;
+    context->flags = flags | (context->flags & unsigned{CU_CTX_MAP_HOST});
     return CUDA_SUCCESS;
 }
 
@@ -375,9 +380,36 @@ CUresult CUDAAPI cuCtxGetSharedMemConfig(CUsharedconfig* config) {
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuCtxSetSharedMemConfig(CUsharedconfig) {
+CUresult CUDAAPI cuCtxSetSharedMemConfig(CUsharedconfig config) {
     SOFTGPU_CONTEXT(context);
-    return CUDA_SUCCESS;
+    return config >= CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE && config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult CUDAAPI cuCtxGetExecAffinity(CUexecAffinityParam* affinity, CUexecAffinityType type) {
+    SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_NULL(affinity);
+    if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) {
+        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    }
+    int multiprocessors = 0;
+    const CUresult error =
+        cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, context->device->ordinal);
+    affinity->type = type;
+    affinity->param.smCount.val = static_cast<unsigned>(multiprocessors);
+    return error;
+}
+
+// Its memory is that of the host: there is nothing to flush.
+CUresult CUDAAPI cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target,
+                                            CUflushGPUDirectRDMAWritesScope scope) {
+    SOFTGPU_CONTEXT(context);
+    return target == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX &&
+                   (scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER ||
+                    scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
@@ -406,7 +438,7 @@ CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (peer->device == context->device) {
-        return CUDA_ERROR_INVALID_DEVICE;
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     }
     const Lock lock(context->order_mutex);
     return context->peers.emplace(peer->device->ordinal, true).second ? CUDA_SUCCESS

@@ -335,6 +335,43 @@ CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* elements, CUarray_fo
     return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI cuDeviceGetLuid(char* luid, unsigned* node_mask, CUdevice device) {
+    Device* found;
+    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) {
+        return error;
+    }
+    return luid == nullptr || node_mask == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+// As a GPU on PCIe: no atomic operation reaches beyond the device.
+CUresult CUDAAPI cuDeviceGetHostAtomicCapabilities(unsigned* capabilities, const CUatomicOperation* operations,
+                                                   unsigned count, CUdevice device) {
+    Device* found;
+    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (capabilities == nullptr || operations == nullptr || count == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (unsigned i = 0; i < count; ++i) {
+        capabilities[i] = 0;
+        if (operations[i] < 0 || operations[i] >= CU_ATOMIC_OPERATION_MAX) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetP2PAtomicCapabilities(unsigned* capabilities, const CUatomicOperation* operations,
+                                                  unsigned count, CUdevice from, CUdevice to) {
+    Device* found;
+    if (const CUresult error = find_device(to, found); error != CUDA_SUCCESS) {
+        return error;
+    }
+    return from == to ? CUDA_ERROR_INVALID_DEVICE
+                      : cuDeviceGetHostAtomicCapabilities(capabilities, operations, count, from);
+}
+
 CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType, CUdevice device) {
     SOFTGPU_DEVICE(device, found);
     SOFTGPU_NOT_NULL(supported);

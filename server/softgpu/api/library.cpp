@@ -104,6 +104,11 @@ CUresult variable(const CompiledModule& code, bool managed, const char* name, CU
 
 extern "C" {
 
+CUresult CUDAAPI cuLibraryGetUnifiedFunction(void**, CUlibrary handle, const char*) {
+    SOFTGPU_LIBRARY(handle, library);
+    return CUDA_ERROR_INVALID_VALUE;  // as for a library without such functions
+}
+
 CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* options, void** values,
                                    unsigned count, CUlibraryOption*, void**, unsigned) {
     // The image is copied at once, so the option to preserve it does not matter.

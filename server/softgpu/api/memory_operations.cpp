@@ -165,6 +165,12 @@ CUresult CUDAAPI cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, c
 CUresult CUDAAPI cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
     return submit_one(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, address, value, flags);
 }
+// It has no engine for decompression.
+CUresult CUDAAPI cuMemBatchDecompressAsync(CUmemDecompressParams*, size_t, unsigned, size_t*, CUstream) {
+    SOFTGPU_CONTEXT(context);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 CUresult CUDAAPI cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations,
                                        unsigned flags) {
     return submit(stream, count, operations, flags);

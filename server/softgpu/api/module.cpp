@@ -318,13 +318,16 @@ CUresult CUDAAPI cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* off
 CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState* loaded, CUfunction handle) {
     SOFTGPU_FUNCTION(handle, function);
     SOFTGPU_NOT_NULL(loaded);
+    if (state().kernels.find(handle) != nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     *loaded = CU_FUNCTION_LOADING_STATE_LOADED;
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuFuncLoad(CUfunction handle) {
     SOFTGPU_FUNCTION(handle, function);
-    return CUDA_SUCCESS;
+    return state().kernels.find(handle) != nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
 }  // extern "C"

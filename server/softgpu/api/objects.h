@@ -5,6 +5,7 @@
 // Threads: any; each object guards itself. Errors: CUresult, as the driver returns them.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -199,6 +200,7 @@ struct Context : std::enable_shared_from_this<Context> {
     std::atomic<bool> stop{false};  // set: all running work must end
     std::atomic<int> error{CUDA_SUCCESS};
     int references GP_GUARDED_BY(state_mutex()) = 0;  // of a primary context
+    std::atomic<int> attached{1};                     // cuCtxAttach, cuCtxDetach
     std::map<int, size_t> limits GP_GUARDED_BY(order_mutex);
     CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
     std::map<int, bool> peers GP_GUARDED_BY(order_mutex);

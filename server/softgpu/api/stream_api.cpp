@@ -153,8 +153,10 @@ CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned* flags) {
 CUresult CUDAAPI cuStreamGetPriority(CUstream handle, int* priority) {
     SOFTGPU_STREAM(handle, stream);
     SOFTGPU_NOT_NULL(priority);
-    *priority = stream->priority;
-    return CUDA_SUCCESS;
+    CUstreamAttrValue value;
+    const CUresult result = cuStreamGetAttribute(handle, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value);
+    *priority = value.priority;
+    return result;
 }
 
 CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long* id) {

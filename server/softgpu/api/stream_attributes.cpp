@@ -92,6 +92,10 @@ CUresult CUDAAPI cuStreamAttachMemAsync(CUstream handle, CUdeviceptr pointer, si
     return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI cuProfilerInitialize(const char*, const char*, CUoutput_mode) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 CUresult CUDAAPI cuProfilerStart() {
     SOFTGPU_CONTEXT(context);
     return CUDA_SUCCESS;
