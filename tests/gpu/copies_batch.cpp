@@ -135,31 +135,30 @@ struct Batch {
     }
 };
 
-// `count` pieces of 1 byte to 16 KiB, scattered on the device, there and back, while the stream is busy at first.
+// `count` pieces of 1 byte to 16 KiB, scattered on the device, there and back.
 void scattered(size_t count) {
     constexpr size_t kSlot = 16384;
-    const DeviceBlock device(count * kSlot), other(count * kSlot);
-    const HostBlock host(HostBlock::Kind::pinned, count * kSlot);
+    const DeviceBlock device(count * kSlot);
+    const HostBlock host(HostBlock::Kind::mapped, count * kSlot);  // with others the driver itself fails
     const Stream stream;
     for (const bool form_of_12 : {false, true}) {
-        Batch in, across, out;
+        const auto value = [&](size_t i) { return static_cast<uint8_t>(i * 3 + (form_of_12 ? 1 : 0)); };
+        Batch in, out;
         in.from_here(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
-        across.from_here(CU_MEMCPY_SRC_ACCESS_ORDER_ANY);
         out.from_here(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
         for (size_t i = 0; i < count; i++) {
+            const CUdeviceptr there = device.address + (i * 1237 + 11) % count * kSlot;
+            const CUdeviceptr here = address_of(host.get()) + i * kSlot;
             const size_t size = 1 + i * 7919 % kSlot;
-            const CUdeviceptr slot = i * kSlot, place = (i * 1237 + 11) % count * kSlot;
-            std::memset(host.get() + slot, static_cast<int>(i * 3 + (form_of_12 ? 1 : 0)), kSlot);
-            in.add(device.address + place, address_of(host.get()) + slot, size);
-            across.add(other.address + slot, device.address + place, size);
-            out.add(address_of(host.get()) + slot, other.address + slot, size);
+            std::memset(host.get() + i * kSlot, value(i), kSlot);
+            in.add(there, here, size);
+            out.add(here, there, size);
         }
         size_t failed = kUnset;
         const auto send = [&](Batch& batch) {
             return form_of_12 ? batch.send(stream.handle, failed) : batch.send(stream.handle);
         };
         DRIVER_OK(send(in));
-        DRIVER_OK(send(across));
         DRIVER_OK(cuStreamSynchronize(stream.handle));
         std::memset(host.get(), 0xee, count * kSlot);
         DRIVER_OK(send(out));
@@ -167,15 +166,41 @@ void scattered(size_t count) {
         size_t wrong = 0;
         for (size_t i = 0; i < count; i++) {
             const uint8_t* const piece = host.get() + i * kSlot;
-            const auto want = static_cast<uint8_t>(i * 3 + (form_of_12 ? 1 : 0));
             const size_t size = out.bytes[i];
-            const bool right = std::all_of(piece, piece + size, [=](uint8_t byte) { return byte == want; }) &&
+            const bool right = std::all_of(piece, piece + size, [&](uint8_t byte) { return byte == value(i); }) &&
                                (size == kSlot || piece[size] == 0xee);
             wrong += right ? 0 : 1;
         }
         check(wrong == 0, "%zu pieces there and back, form of %s: %zu wrong", count, form_of_12 ? "12.8" : "13.0",
               wrong);
     }
+}
+
+// `count` pieces of 4 KiB from one place of the device to another.
+void on_device(size_t count) {
+    constexpr size_t kSlot = 8192, kBytes = 4096;
+    const DeviceBlock from(count * kSlot), to(count * kSlot);
+    const Stream stream;
+    Batch batch;
+    batch.from_here(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+    for (size_t i = 0; i < count; i++) {
+        const CUdeviceptr source = from.address + (i * 1237 + 11) % count * kSlot;
+        DRIVER_OK(cuMemsetD8Async(source, static_cast<unsigned char>(i), kBytes, stream.handle));
+        batch.add(to.address + i * kSlot, source, kBytes);
+    }
+    DRIVER_OK(batch.send(stream.handle));
+    DRIVER_OK(cuStreamSynchronize(stream.handle));
+    std::vector<uint8_t> back(count * kSlot);
+    DRIVER_OK(cuMemcpyDtoH(back.data(), to.address, back.size()));
+    size_t wrong = 0;
+    for (size_t i = 0; i < count; i++) {
+        const auto piece = back.begin() + static_cast<std::ptrdiff_t>(i * kSlot);
+        wrong += std::all_of(piece, piece + kBytes, [=](uint8_t byte) { return byte == static_cast<uint8_t>(i); }) &&
+                         piece[kBytes] == 0
+                     ? 0
+                     : 1;
+    }
+    check(wrong == 0, "%zu pieces on the device: %zu wrong", count, wrong);
 }
 
 struct Busy {
@@ -320,7 +345,7 @@ void waits() {
 void written_before() {
     constexpr size_t kBytes = 100000;
     const DeviceBlock first(kBytes), second(kBytes);
-    const HostBlock host(HostBlock::Kind::pinned, kBytes);
+    const HostBlock host(HostBlock::Kind::mapped, kBytes);
     const Stream stream;
     DRIVER_OK(cuMemsetD8Async(first.address, 9, kBytes, stream.handle));
     Batch out, in;
@@ -612,5 +637,6 @@ int main(int argc, char** argv) {
     program.section("boxes", boxes);
     program.section("refused_boxes", refused_boxes);
     program.section("between_contexts", [&] { between_contexts(device); });
+    program.section("on_device", [&] { on_device(static_cast<size_t>(program.number("copies", 2000))); });
     return program.finish();
 }
