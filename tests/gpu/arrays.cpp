@@ -2,6 +2,8 @@
 // texture and surface references, sparse arrays, tensor maps.
 #include "tests/gpu/arrays.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -228,11 +230,11 @@ void host_memory() {
     DRIVER_OK(cuMemHostAlloc(&mapped, kBytes, CU_MEMHOSTALLOC_DEVICEMAP));
     linear_texture(module, "a linear texture of mapped memory", static_cast<unsigned*>(mapped));
     DRIVER_OK(cuMemFreeHost(mapped));
-    void* const registered = aligned_alloc(4096, kBytes);
+    void* const registered = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     DRIVER_OK(cuMemHostRegister(registered, kBytes, CU_MEMHOSTREGISTER_DEVICEMAP));
     linear_texture(module, "a linear texture of registered memory", static_cast<unsigned*>(registered));
     DRIVER_OK(cuMemHostUnregister(registered));
-    free(registered);
+    munmap(registered, kBytes);
 }
 
 void largest_line(const Device& device) {
