@@ -62,8 +62,20 @@ CUresult instantiate(CUgraphExec* executable, CUgraph graph, std::uint64_t flags
     if (outcome != nullptr) {
         *outcome = kind;
     }
+    if (result == CUDA_SUCCESS && (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) {
+        // Kernels launch it by the driver's handle, so the program gets that.
+        std::uint64_t on_device = 0;
+        if (const CUresult named = remote<calls::gpGraphExecOnDevice>(made, &on_device); named != CUDA_SUCCESS) {
+            (void)remote<calls::cuGraphExecDestroy>(made);
+            return named;
+        }
+        made = codec::from_wire<CUgraphExec>(on_device);
+    }
     if (result == CUDA_SUCCESS) {
         this_session().graphs.add_executable(made, graph);
+        if (this_session().user_objects.instantiate(made, graph)) {
+            (void)remote<calls::gpGraphExecWatch>(made, std::uint64_t{0});
+        }
         this_session().graph_memories.instantiate(made, graph,
                                                   (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0);
         *executable = made;
@@ -130,7 +142,21 @@ CUresult cuGraphDestroy(CUgraph hGraph) {
     const WaitForReplies where_unknown(!s->graphs.remove(hGraph));
     s->node_storages.remove(hGraph);
     forget_memory(*s, s->graph_memories.destroy(hGraph));
-    return remote<calls::cuGraphDestroy>(hGraph);
+    result = remote<calls::cuGraphDestroy>(hGraph);
+    if (result == CUDA_SUCCESS) {
+        UserObjects::Destructors due;
+        s->user_objects.destroy(hGraph, due);
+        run(due);
+    }
+    return result;
+}
+
+CUresult cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) {
+    const CUresult result = remote<calls::cuGraphClone>(phGraphClone, originalGraph);
+    if (result == CUDA_SUCCESS) {
+        this_session().user_objects.clone(originalGraph, *phGraphClone);
+    }
+    return result;
 }
 
 // ---- shape
@@ -235,7 +261,18 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     forget_memory(s, s.graph_memories.destroy(hGraphExec));
-    return remote<calls::cuGraphExecDestroy>(hGraphExec);
+    UserObjects::Destructors due;
+    const std::uint64_t number = s.user_objects.destroy(hGraphExec, due);
+    if (number != 0) {
+        (void)remote<calls::gpGraphExecWatch>(hGraphExec, s.host_functions.submit([&s, number](CUresult) {
+            UserObjects::Destructors late;
+            s.user_objects.finish(number, late);
+            run(late);
+        }));
+    }
+    const CUresult result = remote<calls::cuGraphExecDestroy>(hGraphExec);
+    run(due);
+    return result;
 }
 
 CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
@@ -255,6 +292,7 @@ CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
     if (const CUresult result = this_session().graph_memories.launch(hGraphExec, changes); result != CUDA_SUCCESS) {
         return result;
     }
+    this_session().user_objects.launch(hGraphExec);
     for (const GraphMemories::Change& change : changes) {
         this_session().memory.set_idle(change.address, !change.allocated);
     }
@@ -265,6 +303,13 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExe
     const CUresult result = remote<calls::cuGraphExecUpdate_v2>(hGraphExec, hGraph, resultInfo);
     if (result != kSessionLost) {
         this_session().graphs.note_updated(hGraphExec);
+    }
+    if (result == CUDA_SUCCESS) {
+        UserObjects::Destructors due;
+        if (this_session().user_objects.update(hGraphExec, hGraph, due)) {
+            (void)remote<calls::gpGraphExecWatch>(hGraphExec, std::uint64_t{0});
+        }
+        run(due);
     }
     return result;
 }

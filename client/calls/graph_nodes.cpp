@@ -130,7 +130,10 @@ CUresult to_message(const CUgraphNodeParams& p, NodeMessage& message) {
             }
             node.host_function = this_session().graph_hosts.name_function({p.host.fn, p.host.userData});
             return node.host_function == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-        case CU_GRAPH_NODE_TYPE_GRAPH: node.graph = p.graph.graph; return CUDA_SUCCESS;
+        case CU_GRAPH_NODE_TYPE_GRAPH:
+            node.graph = p.graph.graph;
+            node.flags = static_cast<std::uint32_t>(p.graph.ownership);
+            return CUDA_SUCCESS;
         case CU_GRAPH_NODE_TYPE_EMPTY: return CUDA_SUCCESS;
         case CU_GRAPH_NODE_TYPE_WAIT_EVENT: node.event = p.eventWait.event; return CUDA_SUCCESS;
         case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
@@ -252,6 +255,18 @@ struct GraphPlace {
     std::size_t count;
 };
 
+void note_child(const CUDA_CHILD_GRAPH_NODE_PARAMS& child, CUgraph parent, CUgraphNode node) {
+    Session& s = this_session();
+    s.user_objects.add_child(child.graph, parent, node);
+    if (child.ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE) {
+        return;
+    }
+    s.graphs.remove(child.graph);  // only the driver knows what may still be done with it
+    s.graph_memories.move(child.graph, parent);
+    UserObjects::Destructors none;
+    s.user_objects.destroy(child.graph, none);  // the node has its references now
+}
+
 CUresult add_plain(CUgraphNode& created, const GraphPlace& place, const CUgraphNodeParams& p,
                    const NodeMessage& message) {
     const bool sure = surely_added(place.graph, place.dependencies, place.count, place.edges, p);
@@ -264,6 +279,9 @@ CUresult add_plain(CUgraphNode& created, const GraphPlace& place, const CUgraphN
         &message.node, static_cast<const unsigned char*>(message.payload.data()), message.payload.size());
     if (result == CUDA_SUCCESS) {
         this_session().graphs.add_node(created, place.graph, p.type, function_of(p));
+        if (p.type == CU_GRAPH_NODE_TYPE_GRAPH) {
+            note_child(p.graph, place.graph, created);
+        }
         if (p.type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
             this_session().graph_memories.add(place.graph, p.free.dptr, GraphMemories::Does::frees);
         }
@@ -593,6 +611,9 @@ CUresult cuGraphDestroyNode(CUgraphNode hNode) {
     if (result == CUDA_SUCCESS) {
         this_session().graphs.forget_node(hNode);
         this_session().node_storages.remove(hNode);
+        UserObjects::Destructors due;
+        this_session().user_objects.destroy(hNode, due);
+        run(due);
     }
     return result;
 }

@@ -25,7 +25,7 @@ struct GraphNode {
     std::uint32_t grid_x = 0, grid_y = 0, grid_z = 0;
     std::uint32_t block_x = 0, block_y = 0, block_z = 0;
     std::uint32_t shared_bytes = 0;
-    std::uint32_t flags = 0;          // of memory operations
+    std::uint32_t flags = 0;          // of memory operations; of a child graph its ownership
     CUDA_MEMCPY3D copy{};             // a host side is given as a name of host memory
     std::uint64_t address = 0;        // memset, memory to free, memory allocated
     std::uint64_t pitch_bytes = 0;    // memset

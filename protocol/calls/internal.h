@@ -217,6 +217,12 @@ CUresult gpGraphNodeGetParams(CUgraphNode asked, gpupool::GraphNode* node, unsig
                               std::size_t* payload_bytes);
 CUresult gpGraphInstantiate(CUgraphExec* executable, CUgraph graph, std::uint64_t flags, CUgraphNode* error_node,
                             int* outcome);
+// Counts the launches of an executable from here on (`ticket` 0), or requests a NoticeType::host_function for `ticket`
+// when the executable is destroyed and the launches counted are complete.
+CUresult gpGraphExecWatch(CUgraphExec executable, std::uint64_t ticket);
+// Renames an executable for launches from the device: kernels know it by the driver's `handle`, and so does the program
+// from here on.
+CUresult gpGraphExecOnDevice(CUgraphExec executable, std::uint64_t* handle);
 // The graph in the DOT language; the text is read in parts.
 CUresult gpGraphDot(CUgraph graph, unsigned flags, std::size_t* bytes);
 CUresult gpGraphDotRead(std::size_t offset, unsigned char* data, std::size_t data_bytes);

@@ -4,9 +4,11 @@
 // Threads: one, and the driver's. Errors: as in driver.h.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/gpu/graphs.h"
@@ -435,6 +437,30 @@ void conditions(const GraphWork& work, const Device& device) {
     check(never == 0, "while 0: %u", never);
 }
 
+// A condition within a condition, made for either graph.
+void nested_conditions(const GraphWork& work, const Device& device) {
+    for (const bool of_body : {false, true}) {
+        const Conditional outer = conditional_graph(device, CU_GRAPH_COND_TYPE_IF, 1, 1);
+        CUgraphNode node = nullptr;
+        CUgraphNodeParams parameters = parameters_of(CU_GRAPH_NODE_TYPE_CONDITIONAL);
+        DRIVER_OK(cuGraphConditionalHandleCreate(&parameters.conditional.handle,
+                                                 of_body ? outer.bodies[0] : outer.graph, device.context(), 1,
+                                                 CU_GRAPH_COND_ASSIGN_DEFAULT));
+        parameters.conditional.type = CU_GRAPH_COND_TYPE_IF;
+        parameters.conditional.size = 1;
+        parameters.conditional.ctx = device.context();
+        DRIVER_OK(cuGraphAddNode(&node, outer.bodies[0], nullptr, nullptr, 0, &parameters));
+        add_kernel(parameters.conditional.phGraph_out[0], nullptr, work.add, GraphWork::kBlocks, GraphWork::kThreads,
+                   work.device, static_cast<unsigned>(GraphWork::kWords), 3u);
+        DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::kWords));
+        DRIVER_OK(cuCtxSynchronize());
+        const CUgraphExec executable = make(outer.graph);
+        DRIVER_OK(cuGraphLaunch(executable, work.stream));
+        check(work.device_holds(3), "the innermost graph ran");
+        destroy(executable, outer.graph);
+    }
+}
+
 void refused_conditions(const Device& device) {
     Conditional made = conditional_graph(device, CU_GRAPH_COND_TYPE_IF, 1, 1);
     CUgraphNode node = nullptr;
@@ -528,15 +554,15 @@ done:
 )";
 
 // Null if this machine has no device runtime to link with.
-CUmodule load_count_down(std::vector<char>& image) {
+CUmodule load_with_device_runtime(const char* code, std::vector<char>& image) {
     const char* const library = "/usr/local/cuda/lib64/libcudadevrt.a";
     if (!std::ifstream(library)) {
         return nullptr;
     }
     CUlinkState link = nullptr;
     DRIVER_OK(cuLinkCreate(0, nullptr, nullptr, &link));
-    DRIVER_OK(cuLinkAddData(link, CU_JIT_INPUT_PTX, const_cast<char*>(kCountDown), std::strlen(kCountDown) + 1,
-                            "count_down", 0, nullptr, nullptr));
+    DRIVER_OK(cuLinkAddData(link, CU_JIT_INPUT_PTX, const_cast<char*>(code), std::strlen(code) + 1, "code", 0, nullptr,
+                            nullptr));
     DRIVER_OK(cuLinkAddFile(link, CU_JIT_INPUT_LIBRARY, library, 0, nullptr, nullptr));
     void* linked = nullptr;
     size_t bytes = 0;
@@ -550,7 +576,7 @@ CUmodule load_count_down(std::vector<char>& image) {
 
 void loop(const GraphWork& work, const Device& device) {
     std::vector<char> image;
-    const CUmodule module = load_count_down(image);
+    const CUmodule module = load_with_device_runtime(kCountDown, image);
     if (module == nullptr) {
         note("no device runtime to link with");
         return;
@@ -573,6 +599,245 @@ void loop(const GraphWork& work, const Device& device) {
     DRIVER_OK(cuModuleUnload(module));
 }
 
+// ---- user objects
+
+struct Watched {
+    std::atomic<int> destroyed{0};
+    std::atomic<bool> here{false};     // on the thread that made the call
+    std::atomic<bool> refused{false};  // a call in the destructor was
+    std::thread::id thread = std::this_thread::get_id();
+};
+
+void CUDA_CB note_destroyed(void* argument) {
+    auto& watched = *static_cast<Watched*>(argument);
+    watched.here = std::this_thread::get_id() == watched.thread;
+    watched.refused = cuStreamQuery(nullptr) == CUDA_ERROR_NOT_PERMITTED;
+    watched.destroyed.fetch_add(1);
+}
+
+CUuserObject make_object(Watched& watched, unsigned references = 1) {
+    CUuserObject object = nullptr;
+    DRIVER_OK(cuUserObjectCreate(&object, &watched, note_destroyed, references, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    return object;
+}
+
+void is_destroyed(const Watched& watched, bool expected, const char* when) {
+    check(watched.destroyed == (expected ? 1 : 0), "%s: destroyed %d times", when, watched.destroyed.load());
+    if (expected) {
+        check(watched.here && watched.refused, "%s: by the calling thread, without calls of the driver", when);
+    }
+}
+
+// A graph of one kernel that takes some milliseconds.
+CUgraph kernel_graph(const GraphWork& work) {
+    CUgraph graph = nullptr;
+    DRIVER_OK(cuGraphCreate(&graph, 0));
+    add_kernel(graph, nullptr, work.add, GraphWork::kBlocks, GraphWork::kThreads, work.device,
+               static_cast<unsigned>(GraphWork::kWords), 1u);
+    return graph;
+}
+
+CUgraph graph_with(const GraphWork& work, Watched& watched) {
+    const CUgraph graph = kernel_graph(work);
+    DRIVER_OK(cuGraphRetainUserObject(graph, make_object(watched), 1, CU_GRAPH_USER_OBJECT_MOVE));
+    return graph;
+}
+
+void counted_objects() {
+    Watched watched;
+    CUuserObject object = nullptr;
+    check_result(cuUserObjectCreate(nullptr, &watched, note_destroyed, 1, 1), CUDA_ERROR_INVALID_VALUE, "no place");
+    check_result(cuUserObjectCreate(&object, &watched, nullptr, 1, 1), CUDA_ERROR_INVALID_VALUE, "no destructor");
+    check_result(cuUserObjectCreate(&object, &watched, note_destroyed, 0, 1), CUDA_ERROR_INVALID_VALUE, "none");
+    check_result(cuUserObjectCreate(&object, &watched, note_destroyed, 1, 0), CUDA_ERROR_INVALID_VALUE, "no flag");
+    object = make_object(watched, 2);
+    check_result(cuUserObjectRetain(object, 0), CUDA_ERROR_INVALID_VALUE, "retained not at all");
+    check_result(cuUserObjectRelease(object, 0), CUDA_ERROR_INVALID_VALUE, "released not at all");
+    check_result(cuUserObjectRetain(nullptr, 1), CUDA_ERROR_INVALID_VALUE, "no object");
+    DRIVER_OK(cuUserObjectRetain(object, 1));
+    DRIVER_OK(cuUserObjectRelease(object, 2));
+    is_destroyed(watched, false, "two of three released");
+    DRIVER_OK(cuUserObjectRelease(object, 1));
+    is_destroyed(watched, true, "all released");
+}
+
+void objects_of_graphs(const GraphWork& work) {
+    Watched kept, moved, in_clone, in_child, late;
+    CUgraph graph = kernel_graph(work);
+    const CUuserObject object = make_object(kept);
+    check_result(cuGraphRetainUserObject(graph, object, 1, 5), CUDA_ERROR_INVALID_VALUE, "unknown flags");
+    check_result(cuGraphRetainUserObject(graph, object, 0, 0), CUDA_ERROR_INVALID_VALUE, "retained not at all");
+    check_result(cuGraphRetainUserObject(nullptr, object, 1, 0), CUDA_ERROR_INVALID_VALUE, "no graph");
+    DRIVER_OK(cuGraphRetainUserObject(graph, object, 1, 0));
+    DRIVER_OK(cuUserObjectRelease(object, 1));
+    is_destroyed(kept, false, "the graph has a reference");
+    DRIVER_OK(cuGraphReleaseUserObject(graph, object, 1));
+    is_destroyed(kept, true, "which it released");
+    DRIVER_OK(cuGraphRetainUserObject(graph, make_object(moved), 1, CU_GRAPH_USER_OBJECT_MOVE));
+    DRIVER_OK(cuGraphDestroy(graph));
+    is_destroyed(moved, true, "its graph is destroyed");
+
+    graph = graph_with(work, in_clone);
+    CUgraph clone = nullptr;
+    DRIVER_OK(cuGraphClone(&clone, graph));
+    DRIVER_OK(cuGraphDestroy(graph));
+    is_destroyed(in_clone, false, "a clone has it");
+    DRIVER_OK(cuGraphDestroy(clone));
+    is_destroyed(in_clone, true, "the clone is destroyed");
+
+    CUgraph parent = nullptr;
+    CUgraphNode node = nullptr;
+    DRIVER_OK(cuGraphCreate(&parent, 0));
+    graph = graph_with(work, in_child);
+    DRIVER_OK(cuGraphAddChildGraphNode(&node, parent, nullptr, 0, graph));
+    DRIVER_OK(cuGraphDestroy(graph));
+    is_destroyed(in_child, false, "a child graph's node has it");
+    DRIVER_OK(cuGraphDestroyNode(node));
+    is_destroyed(in_child, true, "the node is destroyed");
+    DRIVER_OK(cuGraphDestroy(parent));
+
+    graph = kernel_graph(work);
+    const CUgraphExec executable = make(graph);
+    DRIVER_OK(cuGraphRetainUserObject(graph, make_object(late), 1, CU_GRAPH_USER_OBJECT_MOVE));
+    DRIVER_OK(cuGraphDestroy(graph));
+    is_destroyed(late, true, "an executable that was made before does not have it");
+    DRIVER_OK(cuGraphExecDestroy(executable));
+}
+
+void objects_of_executables(const GraphWork& work) {
+    Watched idle, first, second, launched;
+    CUgraph graph = graph_with(work, idle);
+    CUgraphExec executable = make(graph);
+    DRIVER_OK(cuGraphDestroy(graph));
+    is_destroyed(idle, false, "an executable has it");
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    is_destroyed(idle, true, "the executable is destroyed, never launched");
+
+    graph = graph_with(work, first);
+    executable = make(graph);
+    DRIVER_OK(cuGraphDestroy(graph));
+    graph = graph_with(work, second);
+    CUgraphExecUpdateResultInfo information{};
+    DRIVER_OK(cuGraphExecUpdate(executable, graph, &information));
+    is_destroyed(first, true, "the executable was updated from another graph");
+    DRIVER_OK(cuGraphDestroy(graph));
+    is_destroyed(second, false, "whose object it has now");
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    is_destroyed(second, true, "until it is destroyed");
+
+    graph = graph_with(work, launched);
+    executable = make(graph);
+    DRIVER_OK(cuGraphDestroy(graph));
+    DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    DRIVER_OK(cuStreamSynchronize(work.stream));
+    is_destroyed(launched, false, "launched");
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    for (int i = 0; i < 500 && launched.destroyed == 0; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    check(launched.destroyed == 1 && launched.refused, "destroyed after its launches: %d", launched.destroyed.load());
+}
+
+// ---- a child graph with memory
+
+void moved_child(const GraphWork& work) {
+    const Allocating made = allocating(work.stream, true);
+    CUgraph parent = nullptr, found = nullptr;
+    CUgraphNode node = nullptr;
+    DRIVER_OK(cuGraphCreate(&parent, 0));
+    CUgraphNodeParams parameters = parameters_of(CU_GRAPH_NODE_TYPE_GRAPH);
+    parameters.graph.graph = made.graph;
+    check_result(cuGraphAddNode(&node, parent, nullptr, nullptr, 0, &parameters), CUDA_ERROR_NOT_SUPPORTED,
+                 "a copy of a graph with memory");
+    parameters.graph.ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
+    check_result(cuGraphAddNode(&node, parent, nullptr, nullptr, 0, &parameters), CUDA_SUCCESS, "the graph itself");
+    DRIVER_OK(cuGraphChildGraphNodeGetGraph(node, &found));
+    check(found == made.graph, "it is the child graph");
+    check_result(cuGraphDestroy(made.graph), CUDA_ERROR_INVALID_VALUE, "destroyed by itself");
+    const CUgraphExec executable = make(parent);
+    for (int i = 0; i < 2; ++i) {
+        DRIVER_OK(cuGraphLaunch(executable, work.stream));
+        DRIVER_OK(cuStreamSynchronize(work.stream));
+        is_allocated(made.memory, false, "it frees its memory");
+    }
+    destroy(executable, parent);
+}
+
+// ---- graphs that kernels launch
+
+constexpr const char* kLauncher = R"(.version 7.0
+.target sm_70
+.address_size 64
+.extern .func (.param .b32 result) cudaGraphLaunch(.param .b64 graph, .param .b64 stream);
+.visible .entry launch_graph(.param .u64 graph, .param .u64 how, .param .u64 result)
+{
+    .reg .b32 %result;
+    .reg .b64 %graph, %how, %place;
+    ld.param.u64 %graph, [graph];
+    ld.param.u64 %how, [how];
+    ld.param.u64 %place, [result];
+    {
+        .param .b64 a;
+        .param .b64 b;
+        .param .b32 c;
+        st.param.b64 [a], %graph;
+        st.param.b64 [b], %how;
+        call (c), cudaGraphLaunch, (a, b);
+        ld.param.b32 %result, [c];
+    }
+    st.global.u32 [%place], %result;
+    ret;
+}
+)";
+
+void launched_by_kernels(const GraphWork& work) {
+    const CUgraph graph = kernel_graph(work);
+    CUgraphExec executable = nullptr;
+    const CUresult made = cuGraphInstantiate(&executable, graph, CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH);
+    std::vector<char> image;
+    const CUmodule module = made == CUDA_SUCCESS ? load_with_device_runtime(kLauncher, image) : nullptr;
+    if (module == nullptr) {
+        note("no launches of graphs by kernels");
+        DRIVER_OK(cuGraphDestroy(graph));
+        return;
+    }
+    cuuint64_t flags = 0;
+    DRIVER_OK(cuGraphExecGetFlags(executable, &flags));
+    check(flags == CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH, "its flags: %llu",
+          static_cast<unsigned long long>(flags));
+    CUfunction launcher = nullptr;
+    CUdeviceptr result = 0;
+    DRIVER_OK(cuModuleGetFunction(&launcher, module, "launch_graph"));
+    DRIVER_OK(cuMemAlloc(&result, 4));
+    DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::kWords));
+    DRIVER_OK(cuGraphUpload(executable, work.stream));
+    DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    check(work.device_holds(1), "launched by the host");
+    unsigned expected = 1;
+    constexpr unsigned long long kTail = 0x0100000000000000, kForget = 0x0200000000000000;
+    for (const unsigned long long how : {kTail, kForget}) {
+        CUgraph launching = nullptr;
+        DRIVER_OK(cuGraphCreate(&launching, 0));
+        add_kernel(launching, nullptr, launcher, 1, 1, executable, how, result);
+        const CUgraphExec launches = make(launching, CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH);
+        for (int i = 0; i < 2; ++i) {
+            DRIVER_OK(cuMemsetD32(result, 99, 1));
+            DRIVER_OK(cuCtxSynchronize());
+            DRIVER_OK(cuGraphLaunch(launches, work.stream));
+            check(work.device_holds(++expected) && word_at(result) == 0, "launched by a kernel: %u", word_at(result));
+        }
+        destroy(launches, launching);
+    }
+    CUgraphExecUpdateResultInfo information{};
+    DRIVER_OK(cuGraphExecUpdate(executable, graph, &information));
+    DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    check(work.device_holds(expected + 1), "and by the host after an update");
+    destroy(executable, graph);
+    DRIVER_OK(cuMemFree(result));
+    DRIVER_OK(cuModuleUnload(module));
+}
+
 int run(int argc, char** argv) {
     Program program("graph_parts", argc, argv);
     const Device device;
@@ -584,9 +849,15 @@ int run(int argc, char** argv) {
     program.section("freed_on_launch", [] { freed_on_launch(); });
     program.section("memory_with_host", [&] { memory_with_host(work); });
     program.section("conditions", [&] { conditions(work, device); });
+    program.section("nested_conditions", [&] { nested_conditions(work, device); });
     program.section("refused_conditions", [&] { refused_conditions(device); });
     program.section("conditions_and_host", [&] { conditions_and_host(work, device); });
     program.section("loop", [&] { loop(work, device); });
+    program.section("counted_objects", [] { counted_objects(); });
+    program.section("objects_of_graphs", [&] { objects_of_graphs(work); });
+    program.section("objects_of_executables", [&] { objects_of_executables(work); });
+    program.section("moved_child", [&] { moved_child(work); });
+    program.section("launched_by_kernels", [&] { launched_by_kernels(work); });
     return program.finish();
 }
 

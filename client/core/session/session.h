@@ -22,6 +22,7 @@
 #include "client/core/graphs/graph_memories.h"
 #include "client/core/graphs/graphs.h"
 #include "client/core/graphs/node_storages.h"
+#include "client/core/graphs/user_objects.h"
 #include "client/core/memory/address_window.h"
 #include "client/core/memory/device_heap.h"
 #include "client/core/memory/host_mirrors.h"
@@ -82,6 +83,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     NodeStorages node_storages;
     GraphHosts graph_hosts;
     GraphMemories graph_memories;
+    UserObjects user_objects;
     std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device; made after the receiving thread has started
     std::atomic<bool> heaps_are_made{false};
     std::vector<std::unique_ptr<StreamPool>> pools;  // the devices' default pools

@@ -143,8 +143,8 @@ CUresult CUDAAPI cuGraphConditionalHandleCreate(CUgraphConditionalHandle* result
     if (state().contexts.find(context) == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    graph->conditions.push_back(std::make_shared<GraphCondition>(default_value, flags));
-    *result = graph->conditions.back()->handle();
+    graph->conditions->push_back(std::make_shared<GraphCondition>(default_value, flags));
+    *result = graph->conditions->back()->handle();
     return CUDA_SUCCESS;
 }
 

@@ -207,15 +207,8 @@ CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const 
 }
 CUresult CUDAAPI cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                        CUdeviceptr pointer) {
-    return add_node(node, graph, dependencies, count, nullptr, [=](const Graph& within, PayloadPtr& payload) {
-        for (const auto& other : within.nodes) {
-            const auto* free = std::get_if<FreePayload>(other->payload.get());
-            if (free != nullptr && free->pointer == pointer) {
-                return CUDA_ERROR_INVALID_VALUE;
-            }
-        }
-        return make_free(pointer, payload);
-    });
+    return add_node(node, graph, dependencies, count, nullptr,
+                    [=](const Graph& within, PayloadPtr& payload) { return make_free(pointer, &within, payload); });
 }
 CUresult CUDAAPI cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                                           size_t count, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {

@@ -26,7 +26,7 @@ bool capture_allocation(CUdeviceptr* pointer, size_t bytes, const StreamPtr& str
 
 bool capture_free(CUdeviceptr pointer, const StreamPtr& stream, CUresult& result) {
     return captured_or_failed(
-        stream, [=](PayloadPtr& payload) { return make_free(pointer, payload); }, result);
+        stream, [=](PayloadPtr& payload) { return make_free(pointer, nullptr, payload); }, result);
 }
 
 // The memory is available at once, which satisfies the stream's order.

@@ -111,13 +111,8 @@ void for_each_condition(const Graph& graph, F what) {
 }
 
 bool has_unused_condition(const Graph& graph) {
-    return std::any_of(graph.conditions.begin(), graph.conditions.end(),
-                       [](const auto& condition) { return !condition->used(); }) ||
-           std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const NodePtr& node) {
-               const auto inner = graphs_in(*node->payload);
-               return std::any_of(inner.begin(), inner.end(),
-                                  [](const GraphPtr& one) { return has_unused_condition(*one); });
-           });
+    return std::any_of(graph.conditions->begin(), graph.conditions->end(),
+                       [](const auto& condition) { return !condition->used(); });
 }
 
 // The first node that a conditional node's graph may not have; null if there is none.
@@ -297,6 +292,7 @@ CUgraphExecUpdateResultInfo update(Graph& own, const Graph& from) {
     for (const auto& [mine, node] : pairing.pairs) {
         mine->payload = node->payload;
     }
+    own.objects = from.objects;
     return pairing.info;
 }
 
@@ -389,6 +385,7 @@ CUresult launch(const std::shared_ptr<Executable>& executable, const StreamPtr& 
             run->uses(memory->shared_from_this());
         }
         run->take(executable->plan, executable->last_launch);
+        run->keep(executable->graph);
         executable->last_launch = run->done();
     }
     submit_ordered(stream, [run] { return run->run(); });

@@ -72,6 +72,9 @@ void Graph::remove(Node& node) {
         erase_one(to->dependencies, &node);
     }
     graphs().nodes.remove(&node);
+    for (const GraphPtr& inner : graphs_in(*node.payload)) {
+        graphs().graphs.remove(inner.get());
+    }
     nodes.erase(std::find_if(nodes.begin(), nodes.end(), [&](const NodePtr& n) { return n.get() == &node; }));
 }
 
@@ -148,6 +151,7 @@ GraphPtr Graph::clone(bool registered) const {
     auto result = std::make_shared<Graph>();
     result->id = state().next_id.fetch_add(1);
     result->origin = id;
+    result->objects = objects;
     std::unordered_map<const Node*, Node*> image;
     for (const auto& node : nodes) {
         Node* copy = result->add(clone_within(node->payload, registered), {});

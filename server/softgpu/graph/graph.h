@@ -18,6 +18,7 @@
 #include "server/softgpu/api/kernel_call.h"
 #include "server/softgpu/graph/condition.h"
 #include "server/softgpu/graph/memory.h"
+#include "server/softgpu/graph/user_objects.h"
 
 namespace gpupool::softgpu {
 
@@ -104,9 +105,12 @@ struct Graph : std::enable_shared_from_this<Graph> {
     std::vector<NodePtr> nodes;  // in the order in which they were made
     unsigned long long id = 0;
     unsigned long long origin = 0;
-    bool is_child = false;                                    // a child graph's handle is its node's
-    bool is_body = false;                                     // of a conditional node
-    std::vector<std::shared_ptr<GraphCondition>> conditions;  // made for this graph
+    bool is_child = false;  // a child graph's handle is its node's
+    bool is_body = false;   // of a conditional node
+    // Made for this graph or, if it belongs to a conditional node, for the graph around it.
+    using Conditions = std::vector<std::shared_ptr<GraphCondition>>;
+    std::shared_ptr<Conditions> conditions = std::make_shared<Conditions>();
+    UserReferences objects;
     bool capturing = false;
 
     Node* add(PayloadPtr payload, const std::vector<Node*>& dependencies);
@@ -128,6 +132,7 @@ struct GraphRegistries {
     Registry<Graph> graphs;
     Registry<Node> nodes;
     Registry<Executable> executables;
+    Registry<UserObject> user_objects;
 };
 GraphRegistries& graphs();
 

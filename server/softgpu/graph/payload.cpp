@@ -203,7 +203,14 @@ CUresult make_allocation(CUDA_MEM_ALLOC_NODE_PARAMS* params, PayloadPtr& payload
     return CUDA_SUCCESS;
 }
 
-CUresult make_free(CUdeviceptr pointer, PayloadPtr& payload) {
+CUresult make_free(CUdeviceptr pointer, const Graph* parent, PayloadPtr& payload) {
+    const auto frees_it = [=](const NodePtr& node) {
+        const auto* free = std::get_if<FreePayload>(node->payload.get());
+        return free != nullptr && free->pointer == pointer;
+    };
+    if (parent != nullptr && std::any_of(parent->nodes.begin(), parent->nodes.end(), frees_it)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     auto memory = GraphMemory::find(pointer);
     if (memory == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;  // a graph frees only what a graph has allocated
@@ -259,9 +266,9 @@ namespace {
 
 // A graph's condition, for which `graph` may have a node: its own.
 std::shared_ptr<GraphCondition> condition_of(const Graph& graph, CUgraphConditionalHandle handle) {
-    const auto found = std::find_if(graph.conditions.begin(), graph.conditions.end(),
+    const auto found = std::find_if(graph.conditions->begin(), graph.conditions->end(),
                                     [&](const auto& condition) { return condition->handle() == handle; });
-    return found == graph.conditions.end() ? nullptr : *found;
+    return found == graph.conditions->end() ? nullptr : *found;
 }
 
 CUresult make_conditional(CUDA_CONDITIONAL_NODE_PARAMS& params, const Graph& parent, PayloadPtr& payload)
@@ -283,6 +290,7 @@ CUresult make_conditional(CUDA_CONDITIONAL_NODE_PARAMS& params, const Graph& par
         auto body = std::make_shared<Graph>();
         body->id = state().next_id.fetch_add(1);
         body->is_child = body->is_body = true;
+        body->conditions = parent.conditions;
         graphs().graphs.add(body);
         made.handles.push_back(reinterpret_cast<CUgraph>(body.get()));
         made.bodies.push_back(std::move(body));
@@ -330,7 +338,7 @@ CUresult make_any(CUgraphNodeParams* params, const Graph& parent, PayloadPtr& pa
             }
             return result;
         }
-        case CU_GRAPH_NODE_TYPE_MEM_FREE: return make_free(params->free.dptr, payload);
+        case CU_GRAPH_NODE_TYPE_MEM_FREE: return make_free(params->free.dptr, &parent, payload);
         case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
             const auto& b = params->memOp;
             const CUDA_BATCH_MEM_OP_NODE_PARAMS operations{b.ctx, b.count, b.paramArray, b.flags};

@@ -16,7 +16,8 @@ CUresult make_host(const CUDA_HOST_NODE_PARAMS* params, PayloadPtr& payload);
 CUresult make_event(CUevent handle, bool record, PayloadPtr& payload);
 // Writes the address of the graph's memory into `params`.
 CUresult make_allocation(CUDA_MEM_ALLOC_NODE_PARAMS* params, PayloadPtr& payload);
-CUresult make_free(CUdeviceptr pointer, PayloadPtr& payload);
+// `parent`: the graph, which may not free it twice; null if a stream captures.
+CUresult make_free(CUdeviceptr pointer, const Graph* parent, PayloadPtr& payload);
 CUresult make_operations(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, PayloadPtr& payload);
 // Makes a child graph's payload, from a clone of the graph or the graph itself.
 CUresult make_child(CUgraph handle, const Graph& parent, CUgraphChildGraphNodeOwnership ownership, PayloadPtr& payload)

@@ -25,6 +25,8 @@ class PlanRun : public std::enable_shared_from_this<PlanRun> {
     // From here on, the events that the plan records refer to this launch.
     void take(std::shared_ptr<const Plan> plan, std::shared_ptr<Moment> previous) GP_REQUIRES(graph_mutex());
     const std::shared_ptr<Moment>& done() const { return done_; }
+    // The program's objects live until the launch is complete, even if the executable is destroyed.
+    void keep(GraphPtr graph) { graph_ = std::move(graph); }
     // The same for the plan of a conditional node's graph, which records no events.
     void take_body(std::shared_ptr<const Plan> plan);
 
@@ -40,6 +42,7 @@ class PlanRun : public std::enable_shared_from_this<PlanRun> {
 
     Context& context_;
     std::shared_ptr<const Plan> plan_;
+    GraphPtr graph_;
     std::vector<std::shared_ptr<Moment>> moments_;  // of record steps; null for others
     std::vector<std::shared_ptr<GraphMemory>> free_first_, used_;
     std::shared_ptr<Moment> previous_, done_;

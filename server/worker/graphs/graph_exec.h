@@ -80,6 +80,14 @@ class GraphExec {
     std::shared_ptr<WaitingChange> last_change;  // requested last, made or not
     // Held launches that arrived behind `last_change`.
     std::vector<const Operation*> held_launches;
+    // The client wants to know when the executable is destroyed and its launches are complete.
+    struct Watch {
+        bool counts = false;
+        bool destroyed = false;
+        std::uint64_t ticket = 0;
+        std::size_t running = 0;
+    };
+    Watch watch;
     bool in_driver = false;  // a helper thread launches or uploads it now
     // How many changes had to wait so far, and how many of these have been made.
     std::uint64_t changes_asked = 0, changes_made = 0;

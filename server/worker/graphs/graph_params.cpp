@@ -188,6 +188,7 @@ CUresult NodeParameters::read(const HandleTable& handles, Objects& objects, cons
             return CUDA_SUCCESS;
         case CU_GRAPH_NODE_TYPE_GRAPH:
             driver.graph.graph = node.graph;
+            driver.graph.ownership = static_cast<CUgraphChildGraphNodeOwnership>(node.flags);
             return translate(handles, driver.graph.graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
         case CU_GRAPH_NODE_TYPE_EMPTY: return CUDA_SUCCESS;
         case CU_GRAPH_NODE_TYPE_WAIT_EVENT:

@@ -27,6 +27,20 @@ std::uint32_t cost_of(const GraphExec& graph, Kind kind) {
     return kind == Kind::launch ? graph.cost() : 1;
 }
 
+// Tells the client, once, that the executable is destroyed and its launches are complete. `held`: launches that have
+// not been issued.
+void end_watch(Worker& worker, GraphExec& graph, std::size_t held) {
+    GraphExec::Watch& watch = graph.watch;
+    if (!watch.destroyed || watch.running != 0 || held != 0 || watch.ticket == 0) {
+        return;
+    }
+    const std::uint64_t ticket = std::exchange(watch.ticket, 0);
+    static std::uint32_t no_word = 0;  // no stream waits for this function
+    if (worker.host_functions.emplace(ticket, HostFunctionWord{&no_word, 0, nullptr}).second) {
+        worker.notify(codec::NoticeType::host_function, codec::HostFunctionNotice{ticket, CUDA_SUCCESS, 0});
+    }
+}
+
 // One launch or upload of a graph, which is ready in its stream. The GPU may reach the graph's client steps before the
 // driver's call returns.
 class Launch {
@@ -49,6 +63,16 @@ class Launch {
         work_.end(result);
         end_memory(worker_, *graph_, stream_, std::exchange(charged_, {}), result);
         worker_.scheduler.issued(stream_, cost_of(*graph_, kind_));
+        if (result == CUDA_SUCCESS && graph_->watch.counts && kind_ == Kind::launch) {
+            ++graph_->watch.running;
+            worker_.scheduler.mark(stream_, [&worker = worker_, graph = graph_](CUresult) mutable {
+                --graph->watch.running;
+                end_watch(worker, *graph, graph->held_launches.size());
+                if (worker.driver_closed()) {
+                    worker.in_driver([graph = std::move(graph)] {});  // this may be its last reference
+                }
+            });
+        }
         if (!has_steps()) {
             return;
         }
@@ -269,6 +293,47 @@ Outcome cuGraphExecDestroy(Worker& worker, Command& command, codec::Slots<calls:
     // Held and running launches keep the executable.
     const std::shared_ptr<GraphExec> graph = it->second;
     worker.graphs.executables.erase(it);
+    graph->watch.destroyed = true;
+    end_watch(worker, *graph, graph->held_launches.size());
+    return CUDA_SUCCESS;
+}
+
+Outcome gpGraphExecWatch(Worker& worker, Command&, codec::Slots<calls::gpGraphExecWatch>& slots) {
+    using Call = calls::gpGraphExecWatch;
+    const auto graph = worker.graphs.executable(slots.at<Call::executable>().value);
+    if (graph == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    graph->watch.counts = true;
+    graph->watch.ticket = slots.at<Call::ticket>().value;
+    return CUDA_SUCCESS;
+}
+
+Outcome gpGraphExecOnDevice(Worker& worker, Command& command, codec::Slots<calls::gpGraphExecOnDevice>& slots) {
+    using Call = calls::gpGraphExecOnDevice;
+    const CUgraphExec client = slots.at<Call::executable>().value;
+    const auto it = worker.graphs.executables.find(client);
+    if (it == worker.graphs.executables.end() || it->second->has_changes_waiting() ||
+        !it->second->held_launches.empty()) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const std::shared_ptr<GraphExec> graph = it->second;
+    const CUgraphExec handle = graph->driver();
+    worker.scheduler.enter(worker.context_of(command));
+    cuuint64_t flags = 0;
+    if (driver::call(worker.api.cuGraphExecGetFlags, handle, &flags) != CUDA_SUCCESS ||
+        (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) == 0) {
+        return CUDA_ERROR_INVALID_VALUE;  // the driver's other handles stay in the worker
+    }
+    if (codec::kind_of(codec::to_wire(handle)) != codec::HandleKind::none ||
+        worker.graphs.executables.contains(handle)) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    worker.handles.unbind(codec::to_wire(client));
+    worker.graphs.executables.erase(it);
+    worker.graphs.executables[handle] = graph;
+    worker.handles.bind(handle, handle);
+    slots.at<Call::handle>().object = codec::to_wire(handle);
     return CUDA_SUCCESS;
 }
 

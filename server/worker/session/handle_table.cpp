@@ -10,7 +10,10 @@ template <class Entries>
 auto HandleTable::entry_of(Entries& entries, HandleKind wanted, std::uint64_t client)
     -> decltype(&entries.begin()->second) {
     const HandleKind kind = codec::kind_of(client);
-    if (kind != wanted && !(wanted == HandleKind::function && kind == HandleKind::kernel)) {
+    // An executable graph may have the driver's handle as its name (gpGraphExecOnDevice), which has no kind.
+    const bool stands_in = (wanted == HandleKind::function && kind == HandleKind::kernel) ||
+                           (wanted == HandleKind::graph_exec && kind == HandleKind::none);
+    if (kind != wanted && !stands_in) {
         return nullptr;
     }
     const auto it = entries.find(client);

@@ -238,6 +238,9 @@ TEST_F(HostileGraphs, WrongHandlesAreRefused) {
         expect_refused("dot", client_->call<calls::gpGraphDot>(bad_graph, 0u, &bytes));
         expect_refused("destroy", client_->call<calls::cuGraphDestroy>(bad_graph));
         expect_refused("destroy executable", client_->call<calls::cuGraphExecDestroy>(bad_executable));
+        std::uint64_t on_device = 0;
+        expect_refused("watch", client_->call<calls::gpGraphExecWatch>(bad_executable, std::uint64_t{1}));
+        expect_refused("on device", client_->call<calls::gpGraphExecOnDevice>(bad_executable, &on_device));
         expect_refused("enable", client_->call<calls::cuGraphNodeSetEnabled>(executable, bad_node, 1u));
         expect_refused("enable in", client_->call<calls::cuGraphNodeSetEnabled>(bad_executable, node, 1u));
         expect_refused("enabled", client_->call<calls::cuGraphNodeGetEnabled>(executable, bad_node, &enabled));
@@ -256,6 +259,8 @@ TEST_F(HostileGraphs, WrongHandlesAreRefused) {
         kernel.grid_x = kernel.grid_y = kernel.grid_z = kernel.block_x = kernel.block_y = kernel.block_z = 1;
         expect_refused("kernel", add_node(graph, kernel));
     }
+    std::uint64_t address = 0;
+    expect_refused("on device without the flag", client_->call<calls::gpGraphExecOnDevice>(executable, &address));
     expect_refused("another graph's node", add_node(graph, empty, {}, nullptr, {others_node}));
     expect_refused("another graph's node", client_->call<calls::cuGraphNodeSetEnabled>(executable, others_node, 1u));
     expect_refused("nothing", client_->call<calls::gpGraphNodeSetParams>(

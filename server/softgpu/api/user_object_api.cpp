@@ -1,0 +1,69 @@
+// User objects: objects of the program that graphs keep alive.
+#include "server/softgpu/api/graph_handles.h"
+
+using namespace gpupool::softgpu;
+
+#define SOFTGPU_USER_OBJECT(handle, name)                 \
+    const auto name = graphs().user_objects.find(handle); \
+    if (name == nullptr) return CUDA_ERROR_INVALID_VALUE
+
+extern "C" {
+
+CUresult CUDAAPI cuUserObjectCreate(CUuserObject* result, void* object, CUhostFn destructor, unsigned count,
+                                    unsigned flags) {
+    SOFTGPU_READY();
+    if (result == nullptr || destructor == nullptr || count == 0 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    auto made = std::make_shared<UserObject>(destructor, object, count);
+    graphs().user_objects.add(made);
+    *result = reinterpret_cast<CUuserObject>(made.get());
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuUserObjectRetain(CUuserObject handle, unsigned count) {
+    SOFTGPU_READY();
+    SOFTGPU_USER_OBJECT(handle, object);
+    if (count == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    object->retain(count);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuUserObjectRelease(CUuserObject handle, unsigned count) {
+    SOFTGPU_READY();
+    SOFTGPU_USER_OBJECT(handle, object);
+    if (count == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    object->release(count);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count, unsigned flags) {
+    SOFTGPU_GRAPHS();
+    SOFTGPU_GRAPH(graph_handle, graph);
+    SOFTGPU_USER_OBJECT(handle, object);
+    if (count == 0 || (flags & ~unsigned{CU_GRAPH_USER_OBJECT_MOVE}) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if ((flags & CU_GRAPH_USER_OBJECT_MOVE) == 0) {
+        object->retain(count);
+    }
+    graph->objects.add(object, count);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count) {
+    SOFTGPU_GRAPHS();
+    SOFTGPU_GRAPH(graph_handle, graph);
+    SOFTGPU_USER_OBJECT(handle, object);
+    if (count == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    graph->objects.release(object, count);
+    return CUDA_SUCCESS;
+}
+
+}  // extern "C"
