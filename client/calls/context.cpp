@@ -1,5 +1,6 @@
 // Contexts: the client keeps which one is current; the server makes and ends them.
 
+#include "client/calls/contexts.h"
 #include "client/calls/handlers.h"
 #include "client/calls/memory.h"
 #include "client/calls/store.h"
@@ -44,7 +45,7 @@ CUresult make_current(CUcontext ctx, bool push) {
         return CUDA_SUCCESS;
     }
     ContextState* context = s->contexts.find(ctx);
-    if (context == nullptr || (!context->primary && !context->live)) {
+    if (context == nullptr || (!context->primary && !context->green() && !context->live)) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (push || thread.stack.empty()) {
@@ -110,7 +111,7 @@ CUresult destroy(CUcontext ctx) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     ContextState* context = s->contexts.find(ctx);
-    if (context == nullptr || context->primary || !context->live) {
+    if (context == nullptr || context->primary || context->green() || !context->live) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     export_tables::context_ends(ctx);
@@ -147,12 +148,30 @@ CUresult with_primary(CUdevice dev, Act act) {
     return s->devices.valid(dev) ? act(*s, s->contexts.primary(dev)) : CUDA_ERROR_INVALID_DEVICE;
 }
 
+// Makes the primary context unless it is live. The caller holds the mutex of primary contexts.
+CUresult make_primary(ContextState& context) {
+    if (context.live) {
+        return CUDA_SUCCESS;
+    }
+    CUcontext handle = context.handle;
+    const CUresult result = remote<calls::cuDevicePrimaryCtxRetain>(&handle, context.device);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    context.live = true;
+    if (const unsigned flags = context.flags; flags != 0) {
+        remote<calls::cuDevicePrimaryCtxSetFlags_v2>(context.device, flags);
+    }
+    return CUDA_SUCCESS;
+}
+
 CUresult release(CUdevice dev) {
     return with_primary(dev, [](Session& s, ContextState& context) {
         const Lock lock(s.contexts.primary_mutex);
-        unsigned& references = s.contexts.primary_references[static_cast<std::size_t>(context.device)];
-        if (references == 0) {
-            return CUDA_ERROR_INVALID_CONTEXT;
+        const auto device = static_cast<std::size_t>(context.device);
+        unsigned& references = s.contexts.primary_references[device];
+        if (references <= s.contexts.primary_greens[device]) {  // the rest are not the program's to release
+            return references == 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_NOT_PERMITTED;
         }
         // A reset has ended the context, but earlier retains still count.
         return --references == 0 && context.live ? end_primary(s, context, false) : CUDA_SUCCESS;
@@ -162,6 +181,9 @@ CUresult release(CUdevice dev) {
 CUresult reset(CUdevice dev) {
     return with_primary(dev, [](Session& s, ContextState& context) {
         const Lock lock(s.contexts.primary_mutex);
+        if (s.contexts.primary_greens[static_cast<std::size_t>(context.device)] != 0) {
+            return CUDA_ERROR_NOT_PERMITTED;
+        }
         return context.live ? end_primary(s, context, true) : CUDA_SUCCESS;
     });
 }
@@ -220,20 +242,51 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
     }
     ContextState& context = s->contexts.primary(dev);
     const Lock lock(s->contexts.primary_mutex);
-    if (!context.live) {
-        CUcontext handle = context.handle;
-        result = remote<calls::cuDevicePrimaryCtxRetain>(&handle, dev);
-        if (result != CUDA_SUCCESS) {
-            return result;
-        }
-        context.live = true;
-        if (const unsigned flags = context.flags; flags != 0) {
-            remote<calls::cuDevicePrimaryCtxSetFlags_v2>(dev, flags);
-        }
+    result = make_primary(context);
+    if (result == CUDA_SUCCESS) {
+        ++s->contexts.primary_references[static_cast<std::size_t>(dev)];
+        *pctx = context.handle;
     }
-    ++s->contexts.primary_references[static_cast<std::size_t>(dev)];
-    *pctx = context.handle;
-    return CUDA_SUCCESS;
+    return result;
+}
+
+CUresult find_context(CUcontext handle, ContextState*& context) {
+    CUresult result = CUDA_SUCCESS;
+    Session* const s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    context = handle == nullptr ? nullptr : s->contexts.find(handle);
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    return context->live ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult find_green(CUgreenCtx handle, ContextState*& context) {
+    const CUresult result = find_context(codec::from_wire<CUcontext>(codec::to_wire(handle)), context);
+    return context != nullptr && !context->green() ? CUDA_ERROR_INVALID_CONTEXT : result;
+}
+
+CUresult retain_for_green(CUdevice device) {
+    return with_primary(device, [](Session& s, ContextState& context) {
+        const Lock lock(s.contexts.primary_mutex);
+        const CUresult result = make_primary(context);
+        if (result == CUDA_SUCCESS) {
+            ++s.contexts.primary_references[static_cast<std::size_t>(context.device)];
+            ++s.contexts.primary_greens[static_cast<std::size_t>(context.device)];
+        }
+        return result;
+    });
+}
+
+CUresult release_of_green(CUdevice device) {
+    return with_primary(device, [](Session& s, ContextState& context) {
+        const Lock lock(s.contexts.primary_mutex);
+        --s.contexts.primary_greens[static_cast<std::size_t>(context.device)];
+        const unsigned left = --s.contexts.primary_references[static_cast<std::size_t>(context.device)];
+        return left == 0 ? end_primary(s, context, false) : CUDA_SUCCESS;
+    });
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev) {
@@ -354,7 +407,8 @@ CUresult cuCtxGetFlags(unsigned* flags) {
     if (const CUresult result = usable_context(context); result != CUDA_SUCCESS) {
         return result;
     }
-    return store(flags, context->flags | (context->primary ? unsigned{CU_CTX_MAP_HOST} : 0U));
+    const ContextState& owner = context->owner();
+    return store(flags, owner.flags | (owner.primary ? unsigned{CU_CTX_MAP_HOST} : 0U));
 }
 
 CUresult cuCtxSetFlags(unsigned flags) {
@@ -364,8 +418,9 @@ CUresult cuCtxSetFlags(unsigned flags) {
     }
     const CUresult result = remote<calls::cuCtxSetFlags>(flags);
     if (result == CUDA_SUCCESS) {
-        const unsigned kept = context->flags & unsigned{CU_CTX_MAP_HOST};
-        context->flags = kept | (flags & ~unsigned{CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE});
+        ContextState& owner = context->owner();
+        const unsigned kept = owner.flags & unsigned{CU_CTX_MAP_HOST};
+        owner.flags = kept | (flags & ~unsigned{CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE});
     }
     return result;
 }
@@ -396,7 +451,7 @@ CUresult cuCtxAttach(CUcontext* pctx, unsigned flags) {
 
 CUresult cuCtxDetach(CUcontext ctx) {
     ContextState* context = this_thread().current();
-    if (context == nullptr || context->handle != ctx || !context->live) {
+    if (context == nullptr || context->handle != ctx || context->green() || !context->live) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     return --context->attached == 0 && !context->primary ? destroy(context->handle) : CUDA_SUCCESS;
@@ -444,7 +499,7 @@ CUresult cuCtxGetLimit(std::size_t* pvalue, CUlimit limit) {
     if (pvalue == nullptr || limit < 0 || limit >= CU_LIMIT_MAX) {
         return pvalue == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
-    std::atomic<std::size_t>& known = context->limits[static_cast<std::size_t>(limit)];
+    std::atomic<std::size_t>& known = context->owner().limits[static_cast<std::size_t>(limit)];
     if (const std::size_t value = known.load(std::memory_order_relaxed); value != ContextState::kUnknownLimit) {
         *pvalue = value;
         return CUDA_SUCCESS;
@@ -460,11 +515,11 @@ CUresult cuCtxSetLimit(CUlimit limit, std::size_t value) {
     ContextState* const context = this_thread().current();
     if (limit == CU_LIMIT_STACK_SIZE && context != nullptr && !this_session().captures.any()) {
         // As the driver does. Held work on the server must run with the stack size that it was sent with.
-        wait_without_errors(this_session(), *context);
+        wait_without_errors(this_session(), context->owner());
     }
     const CUresult result = remote<calls::cuCtxSetLimit>(limit, value);
     if (context != nullptr) {
-        context->forget_limits();
+        context->owner().forget_limits();
     }
     return result;
 }

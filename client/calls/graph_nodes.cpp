@@ -314,7 +314,7 @@ CUresult add_owning(CUgraphNode& created, const GraphPlace& place, CUgraphNodePa
     p.alloc.dptr = address;
     ContextState* const context = this_thread().current();
     if (address != 0 && context != nullptr) {
-        MemoryRange range{address, p.alloc.bytesize, MemoryKind::pool, context->device, context};
+        MemoryRange range{address, p.alloc.bytesize, MemoryKind::pool, context->device, &context->owner()};
         range.of_graph = range.idle = true;
         this_session().memory.add(range);
         this_session().graph_memories.add(place.graph, address, GraphMemories::Does::allocates);

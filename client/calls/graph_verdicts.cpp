@@ -30,7 +30,7 @@ bool is_own_memory(CUdeviceptr address, std::uint64_t bytes, CUcontext context) 
         return false;
     }
     const std::optional<MemoryRange> range = this_session().memory.find(address);
-    return range && range->kind == MemoryKind::device && range->context == current &&
+    return range && range->kind == MemoryKind::device && range->context == &current->owner() &&
            address - range->base <= range->bytes && bytes <= range->bytes - (address - range->base);
 }
 

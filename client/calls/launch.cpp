@@ -8,6 +8,7 @@
 #include "client/calls/handlers.h"
 #include "client/calls/launch_arguments.h"
 #include "client/calls/launch_config.h"
+#include "client/calls/streams.h"
 #include "client/core/dispatch/remote.h"
 #include "client/core/images/code.h"
 #include "common/mutex.h"
@@ -24,8 +25,16 @@ bool is_cooperative(const LaunchShape& shape, const CUlaunchAttribute* attribute
     return cooperative;
 }
 
+// The multiprocessors that run the work of a stream.
+std::uint64_t multiprocessors(const Device& device, CUstream stream) {
+    StreamInfo info;
+    const bool of_green = find_stream(stream, info) == CUDA_SUCCESS && info.context->green();
+    return of_green ? info.context->multiprocessors
+                    : static_cast<std::uint64_t>(device_attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+}
+
 // The blocks of a cooperative launch wait for each other, so all must fit on the device at once.
-CUresult check_cooperative(const Device& device, const LaunchShape& launch) {
+CUresult check_cooperative(const Device& device, const LaunchShape& launch, CUstream stream) {
     const std::uint64_t threads = std::uint64_t{launch.block_x} * launch.block_y * launch.block_z;
     int blocks = 0;
     const CUresult result = entry::cuOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -33,8 +42,7 @@ CUresult check_cooperative(const Device& device, const LaunchShape& launch) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    const auto fitting = static_cast<std::uint64_t>(blocks) *
-                         static_cast<std::uint64_t>(device_attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+    const std::uint64_t fitting = static_cast<std::uint64_t>(blocks) * multiprocessors(device, stream);
     // No overflow: the factors have up to 31, 16 and 16 bits.
     const std::uint64_t grid = std::uint64_t{launch.grid_x} * launch.grid_y * launch.grid_z;
     return grid > fitting ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
@@ -90,7 +98,7 @@ CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned
         return result;
     }
     if (is_cooperative(shape, attributes, attribute_count)) {
-        if (result = check_cooperative(device, shape); result != CUDA_SUCCESS) {
+        if (result = check_cooperative(device, shape, stream); result != CUDA_SUCCESS) {
             return result;
         }
     }

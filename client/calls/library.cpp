@@ -81,7 +81,7 @@ CUresult get_kernel(CUlibrary handle, Library& library, const char* name, bool l
     library.kernels[name] = kernel;
     if (loaded != 0 && info.layout_known) {
         info.attributes->learn(context->device, attributes);
-        add_kernel_function(kernel, context->handle, function, info);
+        add_kernel_function(kernel, context->owner().handle, function, info);
     }
     add_function(reinterpret_cast<CUfunction>(kernel), std::move(info));
     return CUDA_SUCCESS;
@@ -227,8 +227,8 @@ CUresult library_global(CUdeviceptr* dptr, std::size_t* bytes, CUlibrary library
     }
     CUresult ignored = CUDA_SUCCESS;
     ContextState* context = this_thread().current();
-    session(ignored)->memory.add(
-        {address, size, MemoryKind::global, context == nullptr ? 0 : context->device, context});
+    session(ignored)->memory.add({address, size, MemoryKind::global, context == nullptr ? 0 : context->device,
+                                  context == nullptr ? nullptr : &context->owner()});
     if (dptr != nullptr) {
         *dptr = address;
     }
@@ -281,13 +281,13 @@ CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
         return result;
     }
     const Lock lock(known->loading);
-    CUmodule module = find_library_module(library, context->handle);
+    CUmodule module = find_library_module(library, context->owner().handle);
     if (module == nullptr) {
         result = remote<calls::gpLibraryModule>(&module, known->remote_handle);
         if (result != CUDA_SUCCESS) {
             return result;
         }
-        module = add_library_module(library, context->handle, module);
+        module = add_library_module(library, context->owner().handle, module);
     }
     *pMod = module;
     return CUDA_SUCCESS;
@@ -322,7 +322,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
     if (info == nullptr || info->kernel != kernel) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    CUfunction function = find_kernel_function(kernel, context->handle);
+    CUfunction function = find_kernel_function(kernel, context->owner().handle);
     if (function != nullptr) {
         *pFunc = function;
         return CUDA_SUCCESS;
@@ -339,7 +339,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_NOT_FOUND;
     }
     info->attributes->learn(context->device, attributes);
-    *pFunc = add_kernel_function(kernel, context->handle, function, std::move(known));
+    *pFunc = add_kernel_function(kernel, context->owner().handle, function, std::move(known));
     return CUDA_SUCCESS;
 }
 

@@ -34,7 +34,7 @@ CUresult allocate(CUdeviceptr* dptr, std::size_t bytes) {
     result = allocate_with_reclaim(context->device, context,
                                    [&] { return heap_of(s, context->device).allocate(bytes, address); });
     if (result == CUDA_SUCCESS) {
-        s.memory.add({address, bytes, MemoryKind::device, context->device, context});
+        s.memory.add({address, bytes, MemoryKind::device, context->device, &context->owner()});
         *dptr = address;
     }
     return result;
@@ -76,7 +76,7 @@ CUresult allocate_host(void** pp, std::size_t bytes, unsigned flags) {
     }
     Session& s = this_session();
     const std::uint64_t pages = whole_pages(bytes);
-    void* place = allocate_shared(s, context->handle, pages, pinned_place(pages));
+    void* place = allocate_shared(s, context->owner().handle, pages, pinned_place(pages));
     if (place == nullptr) {
         place = mmap(pinned_place(pages), pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (place == MAP_FAILED) {
@@ -85,7 +85,7 @@ CUresult allocate_host(void** pp, std::size_t bytes, unsigned flags) {
         end_registered(s, reinterpret_cast<std::uint64_t>(place), bytes);
     }
     const auto address = reinterpret_cast<std::uint64_t>(place);
-    s.memory.add({address, bytes, MemoryKind::pinned, context->device, context, flags});
+    s.memory.add({address, bytes, MemoryKind::pinned, context->device, &context->owner(), flags});
     *pp = place;
     return CUDA_SUCCESS;
 }
@@ -129,7 +129,7 @@ CUresult register_host(void* p, std::size_t bytes, unsigned flags) {
         return known->kind == MemoryKind::registered ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
                                                      : CUDA_ERROR_INVALID_VALUE;
     }
-    s.memory.add({address, bytes, MemoryKind::registered, context->device, context, flags});
+    s.memory.add({address, bytes, MemoryKind::registered, context->device, &context->owner(), flags});
     return CUDA_SUCCESS;
 }
 

@@ -114,7 +114,7 @@ StreamPool::Passed set_fence(Session& s, CUstream stream) {
 }
 
 void give(CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes, CUmemoryPool pool, ContextState& context) {
-    MemoryRange range{address, bytes, MemoryKind::pool, context.device, &context};
+    MemoryRange range{address, bytes, MemoryKind::pool, context.device, &context.owner()};
     range.pool = pool_meant(this_session(), context.device, pool);
     this_session().memory.add(range);
     *dptr = address;
@@ -125,7 +125,7 @@ void give_from_driver(CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes,
                       ContextState& context, CUstream stream) {
     Session& s = this_session();
     const auto capture = s.captures.any() ? s.captures.find(stream_key(stream)) : std::nullopt;
-    MemoryRange range{address, bytes, MemoryKind::pool, context.device, &context};
+    MemoryRange range{address, bytes, MemoryKind::pool, context.device, &context.owner()};
     range.pool = pool_meant(s, context.device, pool);
     range.of_graph = range.idle = capture.has_value();
     s.memory.add(range);

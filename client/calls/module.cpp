@@ -186,7 +186,8 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr* dptr, std::size_t* bytes, CUmodule hm
     if (result == CUDA_SUCCESS) {
         CUresult ignored = CUDA_SUCCESS;
         Session* s = session(ignored);
-        s->memory.add({address, size, MemoryKind::global, this_thread().current()->device, this_thread().current()});
+        ContextState& context = this_thread().current()->owner();
+        s->memory.add({address, size, MemoryKind::global, context.device, &context});
         if (dptr != nullptr) {
             *dptr = address;
         }

@@ -1,5 +1,6 @@
 // Streams and events. The client chooses their handles and the server creates them, so the calls need not wait.
 
+#include "client/calls/contexts.h"
 #include "client/calls/copy_shapes.h"
 #include "client/calls/handlers.h"
 #include "client/calls/store.h"
@@ -11,9 +12,15 @@ namespace gpupool::client::entry {
 CUresult find_stream(CUstream stream, StreamInfo& info) {
     if (Streams::is_special(stream)) {
         info = {};
-        return usable_context(info.context);
+        const CUresult result = usable_context(info.context);
+        return result != CUDA_SUCCESS
+                   ? result
+                   : this_session().streams.check(stream, info.context, this_thread().per_thread_default);
     }
-    return this_session().streams.find(stream, info) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    if (!this_session().streams.find(stream, info)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    return info.ended() ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
 }
 
 namespace {
@@ -141,10 +148,13 @@ CUresult destroy_stream(CUstream stream) {
     if (Streams::is_special(stream)) {
         return stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_NOT_PERMITTED;
     }
-    if (!this_session().streams.remove(stream)) {
+    Session& s = this_session();
+    if (StreamInfo info; s.streams.find(stream, info) && info.ended()) {
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    if (!s.streams.remove(stream)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    Session& s = this_session();
     s.stream_watches.forget(stream_key(stream));
     if (s.captures.any()) {
         s.captures.destroyed(stream_key(stream));
@@ -356,12 +366,111 @@ CUresult cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
     return result == CUDA_SUCCESS ? store(pctx, info.context->handle) : result;
 }
 
+namespace {
+
+CUgreenCtx green_of(const StreamInfo& info) {
+    return info.context->green() ? codec::from_wire<CUgreenCtx>(codec::to_wire(info.context->handle)) : nullptr;
+}
+
+}  // namespace
+
+// Unlike the first form, it separates the context from the green context.
 CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {
-    const CUresult result = entry::cuStreamGetCtx(hStream, pCtx);
-    if (result == CUDA_SUCCESS && pGreenCtx != nullptr) {
-        *pGreenCtx = nullptr;  // no stream belongs to a green context
+    StreamInfo info;
+    if (const CUresult result = find_stream(hStream, info); result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (pCtx == nullptr && pGreenCtx == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (pCtx != nullptr) {
+        *pCtx = info.context->owner().handle;
+    }
+    if (pGreenCtx != nullptr) {
+        *pGreenCtx = green_of(info);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx* phCtx) {
+    StreamInfo info;
+    const CUresult result = find_stream(hStream, info);
+    return result == CUDA_SUCCESS ? store(phCtx, green_of(info)) : result;
+}
+
+CUresult cuGreenCtxStreamCreate(CUstream* phStream, CUgreenCtx greenCtx, unsigned flags, int priority) {
+    ContextState* context = nullptr;
+    if (const CUresult result = find_green(greenCtx, context); result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (phStream == nullptr || flags != CU_STREAM_NON_BLOCKING) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const Device& device = this_session().devices.devices[static_cast<std::size_t>(context->device)];
+    priority = std::max(device.greatest_priority, std::min(device.least_priority, priority));
+    CUstream stream = nullptr;
+    const CUresult result = remote<calls::gpGreenStreamCreate>(&stream, context->handle, priority);
+    if (result == CUDA_SUCCESS) {
+        this_session().streams.add(stream, {flags, priority, context});
+        *phStream = stream;
     }
     return result;
+}
+
+namespace {
+
+// Prepares a call that concerns all work of a context. Such a call is not allowed while one of its streams captures.
+CUresult check_context_event(const ContextState& context, CUevent event) {
+    const CUresult result = check_event(event);
+    Captures& captures = this_session().captures;
+    return result != CUDA_SUCCESS || !captures.any() ? result : captures.before_context_wait(&context);
+}
+
+CUresult record_context(ContextState& context, CUevent event) {
+    if (const CUresult result = check_context_event(context, event); result != CUDA_SUCCESS) {
+        return result;
+    }
+    const std::shared_ptr<Event> known_event = this_session().events.find(event);
+    known_event->launched_with = false;
+    // Counted before it is sent, so that no thread takes the completion of an earlier record for this one's.
+    const std::uint64_t number = known_event->record.fetch_add(1, std::memory_order_acq_rel) + 1;
+    const CUresult result = remote<calls::gpContextRecordEvent>(context.handle, event);
+    if (result == CUDA_SUCCESS) {
+        known_event->sent.store(number, std::memory_order_release);
+        this_session().captures.forget(event);
+    }
+    return result;
+}
+
+CUresult wait_in_context(ContextState& context, CUevent event) {
+    CUresult result = check_context_event(context, event);
+    if (result == CUDA_SUCCESS) {
+        result = this_session().captures.refuse_if_captured(event);
+    }
+    return result != CUDA_SUCCESS ? result : remote<calls::gpContextWaitEvent>(context.handle, event);
+}
+
+}  // namespace
+
+CUresult cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent) {
+    ContextState* context = nullptr;
+    const CUresult result = find_green(hCtx, context);
+    return result != CUDA_SUCCESS ? result : record_context(*context, hEvent);
+}
+CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) {
+    ContextState* context = nullptr;
+    const CUresult result = find_green(hCtx, context);
+    return result != CUDA_SUCCESS ? result : wait_in_context(*context, hEvent);
+}
+CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
+    ContextState* context = nullptr;
+    const CUresult result = find_context(hCtx, context);
+    return result != CUDA_SUCCESS ? result : record_context(*context, hEvent);
+}
+CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
+    ContextState* context = nullptr;
+    const CUresult result = find_context(hCtx, context);
+    return result != CUDA_SUCCESS ? result : wait_in_context(*context, hEvent);
 }
 
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {

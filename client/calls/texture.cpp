@@ -46,7 +46,7 @@ Known& surfaces() {
 
 CUcontext current() {
     const ContextState* const context = this_thread().current();
-    return context == nullptr ? nullptr : context->handle;
+    return context == nullptr ? nullptr : context->owner().handle;
 }
 
 CUresult note(Known& known, const unsigned long long* object, CUresult result) {

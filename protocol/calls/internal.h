@@ -153,6 +153,19 @@ CUresult gpContextSynchronize(CUcontext context);
 // complete.
 CUresult gpContextWait(CUcontext context);
 
+// cuDevSmResourceSplitByCount. `groups` may be null; else there is room for `capacity` groups, of which `count` are
+// made.
+CUresult gpSmResourceSplit(CUdevResource* groups, unsigned capacity, unsigned* count, const CUdevResource* given,
+                           CUdevResource* remaining, unsigned flags, unsigned least);
+// `context` stands for the green context, and for its CUcontext.
+CUresult gpGreenContextCreate(CUcontext* context, CUdevResourceDesc descriptor, CUdevice device, unsigned flags);
+// Returns when all work of the context's streams is complete.
+CUresult gpGreenContextDestroy(CUcontext context);
+CUresult gpGreenStreamCreate(CUstream* stream, CUcontext context, int priority);
+// For contexts of both kinds: cuCtxRecordEvent and cuCtxWaitEvent, cuGreenCtxRecordEvent and cuGreenCtxWaitEvent.
+CUresult gpContextRecordEvent(CUcontext context, CUevent event);
+CUresult gpContextWaitEvent(CUcontext context, CUevent event);
+
 // The stream waits until the application's function `ticket` has run in the client.
 CUresult gpHostFunction(std::uint64_t ticket, CUstream stream);
 // Reports that the application's function, which NoticeType::host_function requested, has returned.

@@ -83,7 +83,8 @@ struct Minted {
     }
     template <class C>
     static constexpr bool keeps_given =
-        std::is_same_v<C, calls::cuDevicePrimaryCtxRetain> || std::is_same_v<C, calls::gpContextCreate>;
+        std::is_same_v<C, calls::cuDevicePrimaryCtxRetain> || std::is_same_v<C, calls::gpContextCreate> ||
+        std::is_same_v<C, calls::gpGreenContextCreate>;
 };
 
 // The session, thread and context that a call is made in.
@@ -133,8 +134,8 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
             }
         }
         if constexpr (kGivesWork) {
-            if (result == CUDA_SUCCESS && !kEndsStream && !s->streams.may_be_used(stream_of(arguments...))) {
-                result = CUDA_ERROR_INVALID_HANDLE;
+            if (result == CUDA_SUCCESS && !kEndsStream) {
+                result = s->streams.check(stream_of(arguments...), caller.context, thread.per_thread_default);
             }
             if (result == CUDA_SUCCESS) {
                 result = admit_work(caller, stream_of(arguments...));

@@ -15,17 +15,31 @@ struct StreamInfo {
     int priority = 0;
     ContextState* context = nullptr;
 
-    // Does it synchronize with the legacy stream?
-    [[nodiscard]] bool blocking() const { return (flags & CU_STREAM_NON_BLOCKING) == 0; }
+    // Does it synchronize with the legacy stream? No stream of a green context does.
+    [[nodiscard]] bool blocking() const {
+        return (flags & CU_STREAM_NON_BLOCKING) == 0 && (context == nullptr || !context->green());
+    }
+    // Did it end with its green context?
+    [[nodiscard]] bool ended() const {
+        return context != nullptr && context->green() && !context->live.load(std::memory_order_relaxed);
+    }
 };
 
 class Streams : public HandleMap<CUstream, StreamInfo> {
   public:
     // The default streams, which exist without being created.
     static bool is_special(CUstream stream) { return codec::to_wire(stream) <= codec::to_wire(CU_STREAM_PER_THREAD); }
-    [[nodiscard]] bool may_be_used(CUstream stream) const {
+    // May the stream be used, by a thread with this current context? `per_thread`: the stream 0 means the thread's own.
+    [[nodiscard]] CUresult check(CUstream stream, const ContextState* current, bool per_thread) const {
+        if (is_special(stream)) {
+            const bool own = stream == CU_STREAM_PER_THREAD || (stream == nullptr && per_thread);
+            return own && current != nullptr && current->green() ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+        }
         StreamInfo info;
-        return is_special(stream) || find(stream, info);
+        if (!find(stream, info)) {
+            return CUDA_ERROR_INVALID_HANDLE;
+        }
+        return info.ended() ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
     }
 };
 

@@ -7,6 +7,7 @@ namespace gpupool::client {
 void Contexts::make_primaries(int device_count) {
     const Lock lock(primary_mutex);
     primary_references.resize(static_cast<std::size_t>(device_count));
+    primary_greens.resize(static_cast<std::size_t>(device_count));
     for (int device = 0; device < device_count; ++device) {
         primaries_.push_back(&add(device, 0, true));
     }
@@ -29,6 +30,13 @@ ContextState& Contexts::add(CUdevice device, unsigned flags, bool primary) {
     state.flags = flags;
     state.primary = primary;
     by_handle_[state.handle] = &state;
+    return state;
+}
+
+ContextState& Contexts::add_green(ContextState& primary) {
+    ContextState& state = add(primary.device, primary.flags, false);
+    state.parent = &primary;
+    state.unordered_streams = true;
     return state;
 }
 

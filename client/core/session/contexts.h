@@ -25,6 +25,10 @@ struct ContextState {
     std::uint64_t id = 0;  // cuCtxGetId
     CUdevice device = 0;
     bool primary = false;
+    // Of a green context: its device's primary context, to which all objects belong that are made in it, except
+    // streams. The context stands for both the program's CUgreenCtx and its CUcontext.
+    ContextState* parent = nullptr;
+    std::uint32_t multiprocessors = 0;  // of a green context: how many it has
     std::atomic<unsigned> flags{0};
     std::atomic<bool> live{false};
     std::atomic<CUresult> lost{CUDA_SUCCESS};  // the sticky error that every later call returns
@@ -38,6 +42,9 @@ struct ContextState {
     std::array<std::atomic<std::size_t>, CU_LIMIT_MAX> limits;
 
     ContextState() { forget_limits(); }
+    [[nodiscard]] bool green() const { return parent != nullptr; }
+    [[nodiscard]] ContextState& owner() { return parent != nullptr ? *parent : *this; }
+    [[nodiscard]] const ContextState& owner() const { return parent != nullptr ? *parent : *this; }
     void forget_limits() {
         for (std::atomic<std::size_t>& limit : limits) {
             limit.store(kUnknownLimit, std::memory_order_relaxed);
@@ -53,6 +60,7 @@ class Contexts {
     // Null if the handle is not a context of this session.
     ContextState* find(CUcontext handle) const;
     ContextState& add(CUdevice device, unsigned flags, bool primary);
+    ContextState& add_green(ContextState& primary);
     // Is there more than one? Counts primary contexts that are not active.
     [[nodiscard]] bool several() const { return count_.load(std::memory_order_relaxed) > 1; }
     // Calls `visit` for each live context, without holding a lock.
@@ -67,6 +75,7 @@ class Contexts {
 
     Mutex primary_mutex;  // held while a primary context is made or ended
     std::vector<unsigned> primary_references GP_GUARDED_BY(primary_mutex);  // by device: retained minus released
+    std::vector<unsigned> primary_greens GP_GUARDED_BY(primary_mutex);      // how many of them green contexts have
 
   private:
     [[nodiscard]] ContextState* at(std::size_t index) {  // null after the last one

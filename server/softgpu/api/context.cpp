@@ -38,7 +38,7 @@ CUresult create(CUcontext* result, unsigned flags, CUdevice device) {
 // Resolves a context handle; NULL means the current context.
 CUresult context_or_current(CUcontext handle, ContextPtr& result) {
     if (handle == nullptr) {
-        return current_context(result);
+        return current_stream_context(result);
     }
     if (const CUresult error = ready(); error != CUDA_SUCCESS) {
         return error;
@@ -85,8 +85,8 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     Context& context = *found->primary;
     {
         const Lock lock(state_mutex());
-        if (context.references == 0) {
-            return CUDA_ERROR_INVALID_CONTEXT;
+        if (context.references <= context.of_greens) {
+            return context.references == 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_NOT_PERMITTED;
         }
         if (--context.references > 0 || !context.active.load()) {
             return CUDA_SUCCESS;
@@ -107,6 +107,12 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
 
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device) {
     SOFTGPU_DEVICE(device, found);
+    {
+        const Lock lock(state_mutex());
+        if (found->primary->of_greens != 0) {
+            return CUDA_ERROR_NOT_PERMITTED;
+        }
+    }
     notify_context_end(*found->primary);
     const Lock lock(state_mutex());
     if (found->primary->active.load()) {
@@ -164,7 +170,7 @@ CUresult CUDAAPI cuCtxCreate_v4(CUcontext* result, CUctxCreateParams* params, un
 CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
     SOFTGPU_READY();
     auto context = state().contexts.find(handle);
-    if (context == nullptr || context->primary) {
+    if (context == nullptr || context->primary || context->green()) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     notify_context_end(*context);
@@ -299,7 +305,10 @@ CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
 }
 
 CUresult CUDAAPI cuCtxSynchronize(void) {
-    SOFTGPU_CONTEXT(context);
+    ContextPtr context;
+    if (const CUresult error = current_stream_context(context); error != CUDA_SUCCESS) {
+        return error;
+    }
     if (const CUresult refused = refuse_wait(*context); refused != CUDA_SUCCESS) {
         return refused;
     }

@@ -11,6 +11,7 @@
 #include "common/visible_devices.h"
 #include "server/softgpu/api/array.h"
 #include "server/softgpu/api/export_tables.h"
+#include "server/softgpu/api/functions.h"
 #include "server/softgpu/api/objects.h"
 #include "server/softgpu/api/settings.h"
 #include "server/softgpu/exec/grid.h"
@@ -137,8 +138,7 @@ int attribute_value(int attribute) {
         case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: return 1;
         case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: return 2;
-        // One multiprocessor per thread that runs blocks.
-        case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return static_cast<int>(HelperPool::instance().size() + 1);
+        case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return static_cast<int>(processor_count());
         case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE: return CU_COMPUTEMODE_DEFAULT;
         case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: return 1000000;
         case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: return 128;

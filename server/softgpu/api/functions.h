@@ -22,6 +22,8 @@ CUresult param_info(const CompiledFunction& code, std::size_t index, std::size_t
 CUresult variable_info(const ModuleVariable* variable, CUdeviceptr* pointer, std::size_t* bytes);
 // The most dynamic shared memory that a launch may request.
 int dynamic_shared_limit(const CompiledFunction& code, const std::map<int, int>& set);
+// The multiprocessors of a device.
+std::uint32_t processor_count();
 // Blocks that fit on one multiprocessor at once; 0 if none fits.
 int resident_blocks(const CompiledFunction& code, int threads, std::size_t dynamic_shared_bytes);
 

@@ -27,6 +27,7 @@ struct KernelCall {
     unsigned shared_bytes = 0;
     bool cooperative = false;
     unsigned cluster[3] = {1, 1, 1};
+    std::vector<std::uint32_t> processors;  // those of a green context; none: all
     std::vector<std::uint64_t> params;      // as the kernel sees them, 8-byte aligned
     std::vector<std::uint64_t> references;  // objects of the module's texture and surface references
 };

@@ -13,6 +13,11 @@
 
 namespace gpupool::softgpu {
 
+// Usually one for each thread that runs blocks.
+std::uint32_t processor_count() {
+    return settings().processors != 0 ? settings().processors : HelperPool::instance().size() + 1;
+}
+
 int dynamic_shared_limit(const CompiledFunction& code, const std::map<int, int>& set) {
     int limit = 0;
     function_attribute(code, set, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, limit);
@@ -110,7 +115,7 @@ CUresult check(const KernelRequest& request, const Function& function, const std
     if (request.cooperative) {
         const std::uint64_t blocks = std::uint64_t{request.grid[0]} * request.grid[1] * request.grid[2];
         const int per_sm = resident_blocks(code, static_cast<int>(threads), request.shared_bytes);
-        if (blocks > std::uint64_t{HelperPool::instance().size() + 1} * static_cast<unsigned>(per_sm)) {
+        if (blocks > std::uint64_t{processor_count()} * static_cast<unsigned>(per_sm)) {
             return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
         }
     }
@@ -236,21 +241,27 @@ CUresult run_kernel(const KernelCall& call, Context& context, std::uint32_t text
     launched.dynamic_shared_bytes = call.shared_bytes;
     std::size_t stack = code.stack_bytes;
     {
-        const Lock lock(context.order_mutex);
-        launched.device = std::uint64_t{1} << context.device->ordinal;
+        Context& owner = context.owner();
+        const Lock lock(owner.order_mutex);
+        launched.device = std::uint64_t{1} << owner.device->ordinal;
         launched.reachable = launched.device;
-        for (const auto& peer : context.peers) {
+        for (const auto& peer : owner.peers) {
             launched.reachable |= std::uint64_t{1} << peer.first;
         }
     }
     if (code.may_recurse) {
-        const Lock lock(context.order_mutex);
-        stack = std::max<std::size_t>(context.limits[CU_LIMIT_STACK_SIZE], stack);
+        Context& owner = context.owner();
+        const Lock lock(owner.order_mutex);
+        stack = std::max<std::size_t>(owner.limits[CU_LIMIT_STACK_SIZE], stack);
     }
     launched.local_bytes_per_lane = static_cast<std::uint32_t>((stack + 15) / 16 * 16);
     launched.grid_id = state().next_id.fetch_add(1);
     launched.texture_generation = texture_generation;
-    launched.sm_count = HelperPool::instance().size() + 1;
+    launched.sm_count = processor_count();
+    Multiprocessors on{nullptr, settings().processors};
+    if (!call.processors.empty()) {
+        on = {call.processors.data(), static_cast<std::uint32_t>(call.processors.size())};
+    }
     std::vector<std::uint64_t> workspace;
     if (call.cooperative) {
         workspace.assign(64, 0);
@@ -261,7 +272,7 @@ CUresult run_kernel(const KernelCall& call, Context& context, std::uint32_t text
     if (settings().kernel_limit.count() != 0) {
         launched.deadline = begin + settings().kernel_limit;
     }
-    const Fault fault = Grid::run(launched, call.cooperative, context.stop);
+    const Fault fault = Grid::run(launched, call.cooperative, context.stop, on);
     if (fault.kind == FaultKind::none) {
         idle_until(begin + settings().kernel_duration, context.stop);
     }
@@ -278,6 +289,18 @@ CUresult run_kernel(const KernelCall& call, Context& context, std::uint32_t text
 
 namespace {
 
+// Do all blocks of a cooperative launch fit on the processors of its green context?
+CUresult check_processors(const KernelCall& call) {
+    if (!call.cooperative || call.processors.empty()) {
+        return CUDA_SUCCESS;
+    }
+    const std::uint64_t blocks = std::uint64_t{call.grid[0]} * call.grid[1] * call.grid[2];
+    const int threads = static_cast<int>(call.block[0] * call.block[1] * call.block[2]);
+    const auto each = static_cast<unsigned>(resident_blocks(*call.function->code, threads, call.shared_bytes));
+    return blocks > std::uint64_t{call.processors.size()} * each ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
+                                                                 : CUDA_SUCCESS;
+}
+
 CUresult launch(const KernelRequest& request, CUstream handle) {
     SOFTGPU_READY();
     SOFTGPU_STREAM(handle, stream);
@@ -286,8 +309,12 @@ CUresult launch(const KernelRequest& request, CUstream handle) {
         return error;
     }
     Context& context = stream->context;
-    if (call->module->context.get() != &context) {
+    if (call->module->context.get() != &context.owner()) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
+    call->processors = context.processors;
+    if (const CUresult error = check_processors(*call); error != CUDA_SUCCESS) {
+        return error;
     }
     CUresult result;
     if (captured(
@@ -295,7 +322,7 @@ CUresult launch(const KernelRequest& request, CUstream handle) {
         return result;
     }
     const std::uint32_t textures = TextureTable::instance().generation();
-    context.make_local_room(call->function->code->local_bytes);
+    context.owner().make_local_room(call->function->code->local_bytes);
     const SharedLock submitting(context.submission_mutex);
     submit_ordered(stream, [call, &context, textures] { return run_kernel(*call, context, textures); });
     return CUDA_SUCCESS;
@@ -354,7 +381,7 @@ CUresult potential_block(int* grid, int* block, CUfunction handle, CUoccupancyB2
     }
     const std::size_t shared = shared_of != nullptr ? shared_of(best) : shared_bytes;
     *block = best;
-    *grid = resident_blocks(*function->code, best, shared) * static_cast<int>(HelperPool::instance().size() + 1);
+    *grid = resident_blocks(*function->code, best, shared) * static_cast<int>(processor_count());
     return CUDA_SUCCESS;
 }
 
@@ -494,9 +521,7 @@ CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* count, CUfunction handle, con
     const auto threads = static_cast<int>(config->blockDimX * config->blockDimY * config->blockDimZ);
     const int blocks = resident_blocks(*function->code, threads, config->sharedMemBytes);
     const auto size = static_cast<int>(cluster[0] * cluster[1] * cluster[2]);
-    *count = !has_clusters
-                 ? 0
-                 : std::max(blocks > 0 ? 1 : 0, blocks * static_cast<int>(HelperPool::instance().size() + 1) / size);
+    *count = !has_clusters ? 0 : std::max(blocks > 0 ? 1 : 0, blocks * static_cast<int>(processor_count()) / size);
     return CUDA_SUCCESS;
 }
 

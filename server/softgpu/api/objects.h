@@ -192,6 +192,10 @@ struct Device {
 
 struct Context : std::enable_shared_from_this<Context> {
     Device* device = nullptr;
+    // Of a green context: its device's primary context, which owns all that is made here except streams, and the
+    // processors that run the work of its streams. None of these is ordered behind its default stream.
+    ContextPtr parent;
+    std::vector<std::uint32_t> processors;
     unsigned flags = 0;
     unsigned api_version = 0;
     bool primary = false;
@@ -201,6 +205,7 @@ struct Context : std::enable_shared_from_this<Context> {
     std::atomic<int> error{CUDA_SUCCESS};
     int references GP_GUARDED_BY(state_mutex()) = 0;  // of a primary context
     std::atomic<int> attached{1};                     // cuCtxAttach, cuCtxDetach
+    int of_greens GP_GUARDED_BY(state_mutex()) = 0;   // how many of them green contexts have
     std::map<int, size_t> limits GP_GUARDED_BY(order_mutex);
     CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
     std::map<int, bool> peers GP_GUARDED_BY(order_mutex);
@@ -216,10 +221,18 @@ struct Context : std::enable_shared_from_this<Context> {
 
     void open();
     void close();
+    [[nodiscard]] bool green() const { return parent != nullptr; }
+    [[nodiscard]] Context& owner() { return parent != nullptr ? *parent : *this; }
+    [[nodiscard]] const Context& owner() const { return parent != nullptr ? *parent : *this; }
     void poison(CUresult code);
-    CUresult status() const { return static_cast<CUresult>(error.load()); }
+    CUresult status() const { return static_cast<CUresult>(owner().error.load()); }
+    std::vector<std::weak_ptr<Context>> greens GP_GUARDED_BY(order_mutex);  // of a primary context
+    // What all later work of the context waits for. New streams begin with it.
+    std::vector<std::shared_ptr<Moment>> awaited GP_GUARDED_BY(order_mutex);
     std::vector<StreamPtr> all_streams() GP_REQUIRES(order_mutex);
     void add_stream(const StreamPtr& stream) GP_REQUIRES(order_mutex);
+    // All streams and what they were given so far, those of its green contexts included.
+    std::vector<std::pair<StreamPtr, std::uint64_t>> submitted_work();
     void synchronize();
     // Waits for the context's work, as the driver does in calls that load, free or unregister something. Launches,
     // event records and copies of other threads block meanwhile; stream writes, stream waits and queries do not
@@ -364,10 +377,15 @@ State& state();
 
 // --- First steps of nearly every entry point. Each returns CUDA_SUCCESS, or the error that the entry point returns.
 CUresult ready();
+// The context that owns what is made now: the current one, or its primary context if it is a green one.
 CUresult current_context(ContextPtr& result);
+// The current one itself, to which streams belong.
+CUresult current_stream_context(ContextPtr& result);
 CUresult find_device(CUdevice device, Device*& result);
 // Resolves NULL, the legacy handle, the per-thread handle, or a stream of the current context.
 CUresult find_stream(CUstream handle, StreamPtr& result);
+// Creates a stream of the context.
+CUresult make_stream(CUstream* result, const ContextPtr& context, unsigned flags, int priority);
 std::vector<CUcontext>& context_stack();
 bool& in_host_function();
 

@@ -11,7 +11,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr int kMaxDevices = 64;
+constexpr int kMaxDevices = 64, kMaxProcessors = 512;
 constexpr std::uint64_t kMaxTime = 24ULL * 3600 * 1000 * 1000;
 
 // Parses "512MiB", "4G" or "1073741824"; 0 for anything else.
@@ -74,17 +74,16 @@ std::uint64_t time_of(const char* name) {
     return 0;
 }
 
-int device_count(int otherwise) {
-    constexpr const char* kName = "GPUPOOL_SOFTGPU_DEVICES";
-    const char* const text = std::getenv(kName);
+int count_of(const char* name, std::uint64_t limit, const char* wanted, int otherwise) {
+    const char* const text = std::getenv(name);
     std::uint64_t number = 0;
     if (text == nullptr) {
         return otherwise;
     }
-    if (parse_number(text, kMaxDevices, number)) {
+    if (parse_number(text, limit, number)) {
         return static_cast<int>(number);
     }
-    ignored(kName, text, "a whole number up to 64");
+    ignored(name, text, wanted);
     return otherwise;
 }
 
@@ -93,7 +92,9 @@ int device_count(int otherwise) {
 const Settings& settings() {
     static const Settings& result = *[] {
         auto* read = new Settings;
-        read->devices = device_count(read->devices);
+        read->devices = count_of("GPUPOOL_SOFTGPU_DEVICES", kMaxDevices, "a whole number up to 64", read->devices);
+        read->processors = static_cast<std::uint32_t>(
+            count_of("GPUPOOL_SOFTGPU_PROCESSORS", kMaxProcessors, "a whole number up to 512", 0));
         read->memory_bytes = bytes_of("GPUPOOL_SOFTGPU_MEMORY", read->memory_bytes);
         read->kernel_limit = std::chrono::milliseconds(time_of("GPUPOOL_SOFTGPU_KERNEL_LIMIT_MS"));
         read->kernel_duration = std::chrono::microseconds(time_of("GPUPOOL_SOFTGPU_KERNEL_DURATION_US"));

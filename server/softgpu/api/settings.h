@@ -1,6 +1,7 @@
 // Settings from the environment, read once.
 //
 //   GPUPOOL_SOFTGPU_DEVICES             number of devices; default 1
+//   GPUPOOL_SOFTGPU_PROCESSORS          multiprocessors of each device, up to 512; default: those of this machine
 //   GPUPOOL_SOFTGPU_MEMORY              memory of each device, such as 16G; default 4G
 //   GPUPOOL_SOFTGPU_KERNEL_LIMIT_MS     a kernel that runs longer ends with CUDA_ERROR_LAUNCH_TIMEOUT; default none
 //   GPUPOOL_SOFTGPU_KERNEL_DURATION_US  minimum duration of a kernel; default 0
@@ -18,6 +19,7 @@ namespace gpupool::softgpu {
 
 struct Settings {
     int devices = 1;
+    std::uint32_t processors = 0;  // 0: as many as threads run blocks
     std::uint64_t memory_bytes = std::uint64_t{4} << 30;
     std::chrono::milliseconds kernel_limit{0};
     std::chrono::microseconds kernel_duration{0};

@@ -40,6 +40,14 @@ CUresult ready() {
 }
 
 CUresult current_context(ContextPtr& result) {
+    const CUresult error = current_stream_context(result);
+    if (error == CUDA_SUCCESS && result->green()) {
+        result = result->parent;
+    }
+    return error;
+}
+
+CUresult current_stream_context(ContextPtr& result) {
     if (const CUresult error = ready(); error != CUDA_SUCCESS) {
         return error;
     }
@@ -73,8 +81,11 @@ CUresult find_stream(CUstream handle, StreamPtr& result) {
     }
     if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
         ContextPtr context;
-        if (const CUresult error = current_context(context); error != CUDA_SUCCESS) {
+        if (const CUresult error = current_stream_context(context); error != CUDA_SUCCESS) {
             return error;
+        }
+        if (handle == CU_STREAM_PER_THREAD && context->green()) {
+            return CUDA_ERROR_INVALID_HANDLE;
         }
         if (handle != CU_STREAM_PER_THREAD) {
             result = context->legacy;
@@ -97,6 +108,9 @@ CUresult find_stream(CUstream handle, StreamPtr& result) {
     result = state().streams.find(handle);
     if (result == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (result->context.green() && !result->context.active.load()) {
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     return result->context.status();
 }
@@ -161,7 +175,7 @@ void Context::open() {
     error = CUDA_SUCCESS;
     stop = false;
     streams.clear();
-    legacy = std::make_shared<Stream>(*this, CU_STREAM_DEFAULT, 0);
+    legacy = std::make_shared<Stream>(*this, green() ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT, 0);
     streams.push_back(legacy);
     limits = {{CU_LIMIT_STACK_SIZE, 1024},
               {CU_LIMIT_PRINTF_FIFO_SIZE, 1 << 20},
@@ -193,7 +207,7 @@ void Context::close() {
 
 void Context::poison(CUresult code) {
     int none = CUDA_SUCCESS;
-    error.compare_exchange_strong(none, code);
+    owner().error.compare_exchange_strong(none, code);
 }
 
 void Context::add_stream(const StreamPtr& stream) {
@@ -202,6 +216,13 @@ void Context::add_stream(const StreamPtr& stream) {
         prune_ended_at = 2 * streams.size() + 64;
     }
     streams.push_back(stream);
+    std::erase_if(awaited, [](const std::shared_ptr<Moment>& moment) { return moment->is_reached(); });
+    for (const std::shared_ptr<Moment>& moment : awaited) {
+        stream->submit([moment, this]() -> CUresult {
+            moment->wait(stop);
+            return CUDA_SUCCESS;
+        });
+    }
 }
 
 std::vector<StreamPtr> Context::all_streams() {
@@ -218,16 +239,30 @@ std::vector<StreamPtr> Context::all_streams() {
 }
 
 void Context::synchronize() {
+    for (const auto& [stream, sequence] : submitted_work()) {
+        stream->wait(sequence);
+    }
+}
+
+std::vector<std::pair<StreamPtr, std::uint64_t>> Context::submitted_work() {
     std::vector<std::pair<StreamPtr, std::uint64_t>> last;
+    std::vector<ContextPtr> also;
     {
         const Lock lock(order_mutex);
         for (const auto& stream : all_streams()) {
             last.emplace_back(stream, stream->submitted());
         }
+        for (const auto& green : greens) {
+            if (auto context = green.lock()) {
+                also.push_back(std::move(context));
+            }
+        }
     }
-    for (const auto& [stream, sequence] : last) {
-        stream->wait(sequence);
+    for (const ContextPtr& green : also) {
+        const auto more = green->submitted_work();
+        last.insert(last.end(), more.begin(), more.end());
     }
+    return last;
 }
 
 void Context::synchronize_exclusively() {

@@ -4,15 +4,8 @@
 
 using namespace gpupool::softgpu;
 
-namespace {
-
-constexpr int kGreatestPriority = -5;
-
-CUresult create_stream(CUstream* result, unsigned flags, int priority) {
-    SOFTGPU_CONTEXT(context);
-    if (result == nullptr || flags > CU_STREAM_NON_BLOCKING) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+CUresult gpupool::softgpu::make_stream(CUstream* result, const ContextPtr& context, unsigned flags, int priority) {
+    constexpr int kGreatestPriority = -5;
     priority = std::min(0, std::max(priority, kGreatestPriority));
     auto stream = std::make_shared<Stream>(*context, flags, priority);
     {
@@ -23,6 +16,20 @@ CUresult create_stream(CUstream* result, unsigned flags, int priority) {
     state().streams.add(stream);
     *result = reinterpret_cast<CUstream>(stream.get());
     return CUDA_SUCCESS;
+}
+
+namespace {
+
+CUresult create_stream(CUstream* result, unsigned flags, int priority) {
+    ContextPtr context;
+    if (const CUresult error = current_stream_context(context); error != CUDA_SUCCESS) {
+        return error;
+    }
+    if (result == nullptr || flags > CU_STREAM_NON_BLOCKING) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return make_stream(result, context, context->green() ? static_cast<unsigned>(CU_STREAM_NON_BLOCKING) : flags,
+                       priority);
 }
 
 #define SOFTGPU_EVENT(handle, name)                \
@@ -63,7 +70,7 @@ CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
 CUresult gpupool::softgpu::record_event(CUevent handle, CUstream stream_handle, bool external) {
     SOFTGPU_EVENT(handle, event);
     SOFTGPU_STREAM(stream_handle, stream);
-    if (event->context != &stream->context) {
+    if (event->context != &stream->context.owner()) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     CUresult result;
@@ -92,6 +99,10 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* stream, unsigned flags, in
 
 CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
     SOFTGPU_READY();
+    if (const auto known = state().streams.find(handle);
+        known != nullptr && known->context.green() && !known->context.active.load()) {
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
     // Outstanding work continues; the stream's thread keeps the stream alive until it is complete.
     auto stream = state().streams.remove(handle);
     if (stream == nullptr) {
@@ -178,6 +189,25 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext* context) {
     SOFTGPU_NOT_NULL(context);
     *context = reinterpret_cast<CUcontext>(&stream->context);
     return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetCtx_v2(CUstream handle, CUcontext* context, CUgreenCtx* green) {
+    SOFTGPU_STREAM(handle, stream);
+    if (context == nullptr && green == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (context != nullptr) {
+        *context = reinterpret_cast<CUcontext>(&stream->context.owner());
+    }
+    if (green != nullptr) {
+        *green = stream->context.green() ? reinterpret_cast<CUgreenCtx>(&stream->context) : nullptr;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetGreenCtx(CUstream handle, CUgreenCtx* green) {
+    SOFTGPU_NOT_NULL(green);
+    return cuStreamGetCtx_v2(handle, nullptr, green);
 }
 
 CUresult CUDAAPI cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flags) {

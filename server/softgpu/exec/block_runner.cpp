@@ -64,6 +64,12 @@ BlockRunner::BlockRunner(const LaunchState& launch, std::uint32_t executor) : la
 
 BlockRunner::~BlockRunner() = default;
 
+void BlockRunner::run_on(std::uint32_t processor) {
+    for (Warp& w : warps_) {
+        w.executor = processor;
+    }
+}
+
 void BlockRunner::join(Cluster& cluster, std::uint32_t rank) {
     cluster_ = &cluster;
     for (Warp& w : warps_) {

@@ -34,6 +34,8 @@ class BlockRunner {
     BlockRunner(const BlockRunner&) = delete;
     BlockRunner& operator=(const BlockRunner&) = delete;
 
+    // The multiprocessor that the next block reports to be on.
+    void run_on(std::uint32_t processor);
     // Starts a block of the grid.
     void begin(const std::uint32_t (&index)[3]);
     // Call once, before the first block: sets the runner's cluster and rank. A block without a cluster is a cluster of

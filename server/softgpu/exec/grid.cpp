@@ -16,10 +16,11 @@ constexpr std::size_t kMaxResidents = 32;
 
 }  // namespace
 
-Grid::Grid(const LaunchState& launch, bool cooperative, const std::atomic<bool>& stop)
+Grid::Grid(const LaunchState& launch, bool cooperative, const std::atomic<bool>& stop, Multiprocessors on)
     : launch_(launch),
       cooperative_(cooperative),
       stop_(stop),
+      on_(on),
       cluster_count_(std::uint64_t{launch.grid[0] / launch.cluster[0]} * (launch.grid[1] / launch.cluster[1]) *
                      (launch.grid[2] / launch.cluster[2])) {}
 
@@ -58,7 +59,9 @@ bool Grid::start_cluster(std::vector<Resident>& residents, std::uint32_t executo
     const auto x = static_cast<std::uint32_t>(number % across) * extent[0];
     const auto y = static_cast<std::uint32_t>(number / across % down) * extent[1];
     const auto z = static_cast<std::uint32_t>(number / across / down) * extent[2];
+    const std::uint32_t turn = on_.count == 0 ? executor : static_cast<std::uint32_t>(number % on_.count);
     for (std::uint32_t rank = 0; rank < count; ++rank) {
+        free->runners[rank]->run_on(on_.numbers == nullptr ? turn : on_.numbers[turn]);
         const std::uint32_t index[3] = {x + rank % extent[0], y + rank / extent[0] % extent[1],
                                         z + rank / extent[0] / extent[1]};
         free->runners[rank]->begin(index);
@@ -156,11 +159,14 @@ void Grid::work_as(std::uint32_t executor) {
     }
 }
 
-Fault Grid::run(const LaunchState& launch, bool cooperative, const std::atomic<bool>& stop) {
-    Grid grid(launch, cooperative, stop);
+Fault Grid::run(const LaunchState& launch, bool cooperative, const std::atomic<bool>& stop, Multiprocessors on) {
+    Grid grid(launch, cooperative, stop, on);
     auto& pool = HelperPool::instance();
-    const auto helpers =
-        cooperative ? 0 : static_cast<std::uint32_t>(std::min<std::uint64_t>(pool.size(), grid.cluster_count() - 1));
+    std::uint64_t most = std::min<std::uint64_t>(pool.size(), grid.cluster_count() - 1);
+    if (on.count != 0) {
+        most = std::min<std::uint64_t>(most, on.count - 1);
+    }
+    const auto helpers = cooperative ? 0 : static_cast<std::uint32_t>(most);
     if (helpers > 0) {
         pool.help(grid, helpers);
     }

@@ -16,12 +16,20 @@
 
 namespace gpupool::softgpu {
 
+// The multiprocessors that clusters are assigned to in turn: `count` of them, with these numbers, or from 0 on. None:
+// one for each thread that runs blocks.
+struct Multiprocessors {
+    const std::uint32_t* numbers = nullptr;
+    std::uint32_t count = 0;
+};
+
 class Grid {
   public:
-    Grid(const LaunchState& launch, bool cooperative, const std::atomic<bool>& stop);
+    Grid(const LaunchState& launch, bool cooperative, const std::atomic<bool>& stop, Multiprocessors on = {});
 
     // Runs the grid to its end, with helpers if there are any, and returns the first fault.
-    static Fault run(const LaunchState& launch, bool cooperative, const std::atomic<bool>& stop);
+    static Fault run(const LaunchState& launch, bool cooperative, const std::atomic<bool>& stop,
+                     Multiprocessors on = {});
 
     void work();
     std::uint64_t cluster_count() const noexcept { return cluster_count_; }
@@ -47,6 +55,7 @@ class Grid {
     const LaunchState& launch_;
     const bool cooperative_;
     const std::atomic<bool>& stop_;
+    const Multiprocessors on_;
     std::uint64_t cluster_count_;
     std::atomic<std::uint64_t> next_cluster_{0};
     std::atomic<std::uint32_t> next_executor_{0};

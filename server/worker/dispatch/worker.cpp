@@ -84,8 +84,10 @@ wire::Limits channel_limits() {
 Worker::Worker(const driver::Library& library, int device_count, Options options)
     : api(library.api),
       clock(*options.clock),
-      pinned(library.api, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }),
-      word_memory(library.api, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }),
+      pinned(
+          library.api, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }, &context_owners),
+      word_memory(
+          library.api, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }, &context_owners),
       scheduler(
           library.api, word_memory,
           [this](const StreamState& stream, bool throttled) {
@@ -101,7 +103,8 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
           [this](codec::NoticeType type, const void* notice, std::size_t bytes) { notify_bytes(type, notice, bytes); },
           clock),
       helpers(inbox, &tracer),
-      staging(library.api, {std::begin(kStagingSizes), std::end(kStagingSizes)}, [this] { inbox.wake(); }),
+      staging(
+          library.api, {std::begin(kStagingSizes), std::end(kStagingSizes)}, [this] { inbox.wake(); }, &context_owners),
       incoming(clock),
       host_mirrors(clock),
       options_(std::move(options)),
@@ -434,6 +437,10 @@ StreamState* Worker::find_stream(const Command& command, CUstream handle, CUresu
     }
     if (handle == CU_STREAM_LEGACY) {
         return &context->legacy;
+    }
+    if (context->green != nullptr) {  // it has no such streams
+        result = CUDA_ERROR_INVALID_HANDLE;
+        return nullptr;
     }
     const auto own = context->per_thread.find(command.header.thread);
     if (own == context->per_thread.end()) {

@@ -45,6 +45,7 @@
 #include "server/worker/scheduling/set_aside.h"
 #include "server/worker/scheduling/stream_watches.h"
 #include "server/worker/scheduling/waiting_calls.h"
+#include "server/worker/session/device_resources.h"
 #include "server/worker/session/handle_table.h"
 #include "server/worker/session/objects.h"
 #include "server/worker/session/output.h"
@@ -97,11 +98,13 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
 
     const driver::Api& api;
     TimeSource& clock;
-    PinnedMemory pinned;       // for graphs; declared before everything that may hold blocks of it
-    PinnedMemory word_memory;  // words that streams write or wait for: marks, host functions
-    DeviceMemory memory;       // before the scheduler: held operations have some of it charged
+    ContextOwners context_owners;  // before the memory that asks it
+    PinnedMemory pinned;           // for graphs; declared before everything that may hold blocks of it
+    PinnedMemory word_memory;      // words that streams write or wait for: marks, host functions
+    DeviceMemory memory;           // before the scheduler: held operations have some of it charged
     Objects objects;
     HandleTable handles;
+    DeviceResources device_resources;
     Scheduler scheduler;
     FunctionChanges function_changes;
     StreamWatches stream_watches{*this};

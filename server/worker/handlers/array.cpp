@@ -37,7 +37,7 @@ Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, std:
         worker.memory.account.release(context->device, *bytes);
         return result;
     }
-    worker.memory.arrays[client] = {{context->device, *bytes}, context, {}};
+    worker.memory.arrays[client] = {{context->device, *bytes}, &context->owner(), {}};
     worker.memory_changed();
     return CUDA_SUCCESS;
 }

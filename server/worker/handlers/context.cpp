@@ -1,6 +1,7 @@
 // Contexts: made and destroyed on helper threads. The dispatcher knows a context before the client gets the reply.
 
 #include "server/worker/dispatch/serve.h"
+#include "server/worker/handlers/contexts.h"
 #include "server/worker/scheduling/capture.h"
 
 namespace gpupool::worker::handlers {
@@ -11,7 +12,7 @@ struct Made {
     CUcontext context = nullptr;
 };
 
-void know_context(Worker& worker, CUcontext client, CUcontext driver, CUdevice device, bool primary) {
+ContextState& know_context(Worker& worker, CUcontext client, CUcontext driver, CUdevice device, bool primary) {
     std::unique_ptr<ContextState>& state = worker.objects.contexts[client];
     if (state == nullptr) {
         state = std::make_unique<ContextState>();
@@ -26,10 +27,11 @@ void know_context(Worker& worker, CUcontext client, CUcontext driver, CUdevice d
     state->legacy.context = state.get();
     state->legacy.legacy = true;
     worker.handles.bind(client, driver);
+    return *state;
 }
 
-// Abandons everything of the context: calls that wait for its work return an error. Returns how many captures began
-// there, which go on until the driver has ended the context.
+}  // namespace
+
 std::size_t forget_context(Worker& worker, ContextState& context) {
     std::size_t captures = 0;
     worker.issuers.forget_contexts();
@@ -51,29 +53,36 @@ std::size_t forget_context(Worker& worker, ContextState& context) {
     worker.tracer.forget(context);
     worker.memory.forget_arrays(context);
     worker.scheduler.enter(nullptr);
+    if (context.parent != nullptr) {
+        std::erase(context.parent->greens, &context);
+    }
+    for (ContextState* const green : context.greens) {
+        green->parent = nullptr;
+    }
     worker.objects.contexts.erase(CUcontext{context.client});  // a copy: erasing destroys the original
     return captures;
 }
 
-void make_context(Worker& worker, const Command& command, CUcontext client, CUdevice device, bool primary,
-                  std::function<CUresult(CUcontext*)> make) {
-    if (worker.objects.contexts.size() + worker.objects.contexts_in_making >= Objects::kMaxContexts) {
+void make_context(Worker& worker, const Command& command, ContextMaking making) {
+    if (!worker.objects.context_fits(making.green)) {
         worker.answer(command, CUDA_ERROR_OUT_OF_MEMORY);
         return;
     }
     ++worker.objects.contexts_in_making;
     const auto made = std::make_shared<Made>();
-    worker.helpers.run([made, make] { made->result = make(&made->context); },
-                       [&worker, made, command, client, device, primary, make] {
+    worker.helpers.run([made, make = making.make] { made->result = make(&made->context); },
+                       [&worker, made, command, making] {
                            --worker.objects.contexts_in_making;
-                           const auto again = [&worker, command, client, device, primary, make] {
-                               make_context(worker, command, client, device, primary, make);
-                           };
+                           const auto again = [&worker, command, making] { make_context(worker, command, making); };
                            if (made->result == CUDA_ERROR_OUT_OF_MEMORY && worker.give_back_prepared_context(again)) {
                                return;
                            }
                            if (made->result == CUDA_SUCCESS) {
-                               know_context(worker, client, made->context, device, primary);
+                               ContextState& state =
+                                   know_context(worker, making.client, made->context, making.device, making.primary);
+                               if (making.known) {
+                                   making.known(state);
+                               }
                                worker.give_back_prepared_context([] {});  // the session's first context is another
                            }
                            worker.answer(command, made->result);
@@ -110,8 +119,6 @@ void end_context(Worker& worker, const Command& command, CUcontext client, std::
     });
 }
 
-}  // namespace
-
 Outcome cuDevicePrimaryCtxRetain(Worker& worker, Command& command,
                                  codec::Slots<calls::cuDevicePrimaryCtxRetain>& slots) {
     using Call = calls::cuDevicePrimaryCtxRetain;
@@ -120,16 +127,17 @@ Outcome cuDevicePrimaryCtxRetain(Worker& worker, Command& command,
     if (codec::kind_of(codec::to_wire(client)) != codec::HandleKind::context) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (worker.objects.context(client) != nullptr || worker.objects.has_primary(device)) {
+    if (worker.objects.context(client) != nullptr || worker.objects.primary(device) != nullptr) {
         return CUDA_ERROR_INVALID_VALUE;  // the client counts references and retains only once
     }
     const driver::Api& api = worker.api;
-    make_context(worker, command, client, device, true,
-                 [&api, device, prepared = worker.take_prepared_context(device)](CUcontext* context) {
-                     *context = prepared;
-                     return prepared != nullptr ? CUDA_SUCCESS
-                                                : driver::call(api.cuDevicePrimaryCtxRetain, context, device);
-                 });
+    make_context(worker, command,
+                 {client, device, true, false,
+                  [&api, device, prepared = worker.take_prepared_context(device)](CUcontext* context) {
+                      *context = prepared;
+                      return prepared != nullptr ? CUDA_SUCCESS
+                                                 : driver::call(api.cuDevicePrimaryCtxRetain, context, device);
+                  }});
     return Outcome::answered();
 }
 
@@ -162,7 +170,7 @@ Outcome gpContextCreate(Worker& worker, Command& command, codec::Slots<calls::gp
         return CUDA_ERROR_INVALID_VALUE;
     }
     const driver::Api& api = worker.api;
-    make_context(worker, command, client, device, false, [&api, flags, device, affinities](CUcontext* context) mutable {
+    const auto make = [&api, flags, device, affinities](CUcontext* context) mutable {
         CUresult result = CUDA_SUCCESS;
         if (affinities.empty()) {
             result = driver::call(api.cuCtxCreate_v2, context, flags, device);
@@ -175,7 +183,8 @@ Outcome gpContextCreate(Worker& worker, Command& command, codec::Slots<calls::gp
             driver::call(api.cuCtxPopCurrent_v2, &popped);
         }
         return result;
-    });
+    };
+    make_context(worker, command, {client, device, false, false, make});
     return Outcome::answered();
 }
 

@@ -127,7 +127,7 @@ Outcome cuEventCreate(Worker& worker, Command& command, codec::Slots<calls::cuEv
     worker.scheduler.enter(context);
     auto event = std::make_shared<EventState>();
     event->client = client;
-    event->context = context;
+    event->context = &context->owner();
     event->flags = slots.at<Call::Flags>().value;
     const CUresult result = driver::call(worker.api.cuEventCreate, &event->driver, event->flags);
     if (result == CUDA_SUCCESS) {

@@ -45,8 +45,9 @@ void hold_events(Operation& operation, const LaunchEvents& events) {
 // May the launch be issued later than it arrived, in order only with its own stream?
 bool is_independent(const Worker& worker, const Command& command, const ContextState* context,
                     const StreamState& stream, bool records_events) {
-    return !command.ready && !command.reply_wanted() && !stream.legacy && !stream.capturing && !records_events &&
-           Scheduler::may_issue_elsewhere(stream) && !worker.tracer.on() && context == stream.context;
+    return !command.ready && !command.reply_wanted() && stream.client != nullptr && !stream.capturing &&
+           !records_events && Scheduler::may_issue_elsewhere(stream) && !worker.tracer.on() &&
+           context == stream.context;
 }
 
 // A function's first launch, made on a helper: the driver waits for the GPU if the function needs more local memory
@@ -127,9 +128,9 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
         return result;
     }
     bool first = false;
-    const HandleTable::Lookup function = stream->capturing
-                                             ? worker.handles.find(launch.function)
-                                             : worker.handles.use(launch.function, stream->context->number, first);
+    const HandleTable::Lookup function =
+        stream->capturing ? worker.handles.find(launch.function)
+                          : worker.handles.use(launch.function, stream->context->owner().number, first);
     if (function.found != HandleTable::Found::yes || function.driver == 0) {
         return CUDA_ERROR_INVALID_HANDLE;
     }

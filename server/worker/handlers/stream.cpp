@@ -60,7 +60,7 @@ Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
     if (result == CUDA_SUCCESS) {
         stream->client = client;
         stream->context = context;
-        stream->blocking = (flags & CU_STREAM_NON_BLOCKING) == 0;
+        stream->blocking = (flags & CU_STREAM_NON_BLOCKING) == 0 && context->green == nullptr;
         slots.template at<Call::phStream>().object = stream->driver;
         context->streams[client] = std::move(stream);
     }
@@ -97,7 +97,7 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
     if (stream == nullptr) {
         return result;
     }
-    if (stream->legacy || stream->client == CU_STREAM_PER_THREAD) {
+    if (stream->client == nullptr || stream->client == CU_STREAM_PER_THREAD) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     worker.objects.streams_destroyed += std::exchange(stream->ending, true) ? 0 : 1;
@@ -131,6 +131,34 @@ Outcome cuStreamCreateWithPriority(Worker& worker, Command& command,
                                    codec::Slots<calls::cuStreamCreateWithPriority>& slots) {
     using Call = calls::cuStreamCreateWithPriority;
     return create(worker, command, slots, slots.at<Call::flags>().value, slots.at<Call::priority>().value);
+}
+
+Outcome gpGreenStreamCreate(Worker& worker, Command&, codec::Slots<calls::gpGreenStreamCreate>& slots) {
+    using Call = calls::gpGreenStreamCreate;
+    const auto client = codec::from_wire<CUstream>(slots.at<Call::stream>().minted);
+    const bool has_room = make_room(worker);  // which may end contexts
+    ContextState* const context = worker.objects.context(slots.at<Call::context>().value);
+    if (context == nullptr || context->green == nullptr || context->ending) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (codec::kind_of(codec::to_wire(client)) != codec::HandleKind::stream || context->streams.contains(client)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!has_room) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    auto stream = std::make_unique<StreamState>();
+    const CUresult result =
+        driver::call(worker.api.cuGreenCtxStreamCreate, &stream->driver, context->green,
+                     static_cast<unsigned>(CU_STREAM_NON_BLOCKING), slots.at<Call::priority>().value);
+    if (result == CUDA_SUCCESS) {
+        stream->client = client;
+        stream->context = context;
+        stream->blocking = false;
+        slots.at<Call::stream>().object = stream->driver;
+        context->streams[client] = std::move(stream);
+    }
+    return result;
 }
 
 Outcome cuStreamDestroy(Worker& worker, Command& command, codec::Slots<calls::cuStreamDestroy>& slots) {

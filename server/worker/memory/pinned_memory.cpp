@@ -15,6 +15,9 @@ CUresult PinnedMemory::allocate(std::uint64_t bytes, BlockPtr& block) {
     }
     Piece piece;
     driver::call(api_.cuCtxGetCurrent, &piece.context);
+    if (owners_ != nullptr) {
+        piece.context = owners_->of(piece.context);
+    }
     piece.bytes = std::bit_ceil(std::max(bytes, kLeastBytes));
     {
         const Lock lock(mutex_);

@@ -20,6 +20,7 @@
 #include "common/mutex.h"
 #include "protocol/codec/record.h"
 #include "server/driver/api.h"
+#include "server/worker/memory/context_owners.h"
 
 namespace gpupool::worker {
 
@@ -53,8 +54,10 @@ class PinnedMemory {
     using BlockPtr = std::shared_ptr<Block>;
 
     // `run_elsewhere` runs a function on a thread that may block.
-    PinnedMemory(const driver::Api& api, std::function<void(std::function<void()>)> run_elsewhere)
-        : api_(api), run_elsewhere_(std::move(run_elsewhere)) {}
+    // `owners` may be null.
+    PinnedMemory(const driver::Api& api, std::function<void(std::function<void()>)> run_elsewhere,
+                 const ContextOwners* owners = nullptr)
+        : api_(api), run_elsewhere_(std::move(run_elsewhere)), owners_(owners) {}
 
     // Allocates in the current context; zeroed, and mapped for the device.
     CUresult allocate(std::uint64_t bytes, BlockPtr& block);
@@ -72,6 +75,7 @@ class PinnedMemory {
 
     const driver::Api& api_;
     const std::function<void(std::function<void()>)> run_elsewhere_;
+    const ContextOwners* const owners_;
     mutable Mutex mutex_;
     std::uint64_t used_bytes_ GP_GUARDED_BY(mutex_) = 0;
     std::vector<Piece> idle_ GP_GUARDED_BY(mutex_);

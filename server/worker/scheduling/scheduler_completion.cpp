@@ -477,7 +477,7 @@ void Scheduler::when_complete_before_capture(StreamState& stream, Action action)
 
 void Scheduler::when_all_complete(ContextState& context, bool blocking_only, Action action) {
     const auto group = std::make_shared<Group>(std::move(action));
-    context.each_stream([&](StreamState& stream) {
+    const auto wait_for = [&](StreamState& stream) {
         if (stream.capturing) {
             if (!stream.completions.empty() && (stream.blocking || !blocking_only)) {
                 ++group->left;
@@ -491,7 +491,13 @@ void Scheduler::when_all_complete(ContextState& context, bool blocking_only, Act
         }
         ++group->left;
         when_complete(stream, [group](CUresult result) { group->end(result); });
-    });
+    };
+    context.each_stream(wait_for);
+    for (ContextState* const green : context.greens) {  // their work is the primary context's as well
+        if (!blocking_only) {
+            green->each_stream(wait_for);
+        }
+    }
     group->end(CUDA_SUCCESS);
 }
 

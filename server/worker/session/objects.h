@@ -132,9 +132,14 @@ struct ContextState {
     CUdevice device = 0;
     std::uint64_t number = 0;  // counts the session's contexts, from 1
     bool primary = false;
-    bool ending = false;              // the program has requested its end
-    CUresult lost = CUDA_SUCCESS;     // an error that may have ended it: only the driver knows what is complete
-    CUresult latched = CUDA_SUCCESS;  // first unreported error of deferred calls that name no stream
+    // A green context, or null. Its streams are its own, and none of them is ordered behind its default stream. All
+    // other objects that are made in it belong to its device's primary context.
+    CUgreenCtx green = nullptr;
+    ContextState* parent = nullptr;     // of a green context: the primary context, while that exists
+    std::vector<ContextState*> greens;  // of a primary context
+    bool ending = false;                // the program has requested its end
+    CUresult lost = CUDA_SUCCESS;       // an error that may have ended it: only the driver knows what is complete
+    CUresult latched = CUDA_SUCCESS;    // first unreported error of deferred calls that name no stream
     // The first unreported error of streams that have been destroyed. Waits for the legacy stream or the context report
     // it.
     CUresult latched_by_ended = CUDA_SUCCESS;
@@ -151,6 +156,9 @@ struct ContextState {
     std::vector<MarkWord> spare_marks;          // words without a stream, with the numbers they have reached
     std::vector<HostFunctionWord> spare_words;
 
+    // The context that objects made in this one belong to.
+    [[nodiscard]] ContextState& owner() { return parent != nullptr ? *parent : *this; }
+    [[nodiscard]] const ContextState& owner() const { return parent != nullptr ? *parent : *this; }
     // The result to notify the client of when work has ended with `result`. If an error is latched it is
     // CUDA_ERROR_NOT_READY, so that the client sends a query, whose reply reports the error.
     [[nodiscard]] CUresult result_to_notify(CUresult result) const {
@@ -214,6 +222,7 @@ inline CUresult StreamState::take_latched() {
 struct Objects {
     // A context takes hundreds of megabytes of GPU memory, a stream a hardware channel; no program needs so many.
     static constexpr std::size_t kMaxContexts = 64;
+    static constexpr std::size_t kMaxGreenContexts = 512;
     static constexpr std::size_t kMaxStreams = 16384;      // threads' default streams included
     static constexpr std::size_t kMaxEvents = 512u << 10;  // and as many watches of events
 
@@ -227,13 +236,21 @@ struct Objects {
         const auto it = contexts.find(client);
         return it == contexts.end() ? nullptr : it->second.get();
     }
-    [[nodiscard]] bool has_primary(CUdevice device) const {
+    [[nodiscard]] ContextState* primary(CUdevice device) const {
         for (const auto& [handle, context] : contexts) {
             if (context->primary && context->device == device) {
-                return true;
+                return context.get();
             }
         }
-        return false;
+        return nullptr;
+    }
+    // May there be another context, green or not? Those in making count as either.
+    [[nodiscard]] bool context_fits(bool green) const {
+        std::size_t count = contexts_in_making;
+        for (const auto& [handle, context] : contexts) {
+            count += (context->green != nullptr) == green ? 1 : 0;
+        }
+        return count < (green ? kMaxGreenContexts : kMaxContexts);
     }
     EventState* event(CUevent client) {
         const auto it = events.find(client);

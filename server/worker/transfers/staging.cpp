@@ -67,6 +67,9 @@ bool Staging::grow(UniqueLock& lock, std::size_t size, std::size_t max_bytes) {
                  driver::call(api_.cuMemHostRegister_v2, memory, block_bytes,
                               static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE)) == CUDA_SUCCESS;
     }
+    if (owners_ != nullptr) {
+        block.context = owners_->of(block.context);
+    }
     if (!usable) {
         if (memory != MAP_FAILED) {
             munmap(memory, block_bytes);

@@ -24,6 +24,7 @@
 
 #include "common/mutex.h"
 #include "server/driver/api.h"
+#include "server/worker/memory/context_owners.h"
 
 namespace gpupool::worker {
 
@@ -45,9 +46,9 @@ class Staging {
     // Chunks that were returned while a context ends, see withhold().
     using Withheld = std::vector<std::byte*>;
 
-    // `returned` is called, by any thread, when a chunk has been returned.
-    Staging(const driver::Api& api, Sizes sizes, std::function<void()> returned)
-        : api_(api), sizes_(std::move(sizes)), pools_(sizes_.size()), returned_(std::move(returned)) {}
+    // `returned` is called, by any thread, when a chunk has been returned. `owners` may be null.
+    Staging(const driver::Api& api, Sizes sizes, std::function<void()> returned, const ContextOwners* owners = nullptr)
+        : api_(api), sizes_(std::move(sizes)), pools_(sizes_.size()), returned_(std::move(returned)), owners_(owners) {}
 
     // Returns a chunk for `bytes`, or a smaller one if there are more bytes than the largest chunk or few chunks are
     // left. Empty if the stream has to wait. Creates `use` if it is null. A context must be current, in case the pool
@@ -101,6 +102,7 @@ class Staging {
     Withheld withheld_ GP_GUARDED_BY(mutex_);
     bool withholding_ GP_GUARDED_BY(mutex_) = false;
     const std::function<void()> returned_;
+    const ContextOwners* const owners_;
 };
 
 }  // namespace gpupool::worker

@@ -93,6 +93,42 @@ TEST_F(HostileCalls, WrongBatchesAndPeerCopiesAreRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
+// Resources contain addresses of the driver, so only those are accepted that the worker gave.
+TEST_F(HostileCalls, ForgedResourcesAndGreenContextsAreRefused) {
+    CUdevResource all{}, rest{};
+    EXPECT_EQ(client_->call<calls::cuDeviceGetDevResource>(0, &all, CU_DEV_RESOURCE_TYPE_SM), CUDA_SUCCESS);
+    std::vector<CUdevResource> groups(2);
+    unsigned count = 0;
+    const auto split = [&](const CUdevResource* given, unsigned capacity) {
+        return client_->call<calls::gpSmResourceSplit>(groups.data(), capacity, &count, given, &rest, 0u, 0u);
+    };
+    EXPECT_EQ(split(&all, 1), CUDA_SUCCESS);
+    EXPECT_EQ(split(&all, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(split(nullptr, 1), CUDA_ERROR_INVALID_VALUE);
+    CUdevResource forged = all;
+    forged._internal_padding[1] ^= 0x40;
+    EXPECT_EQ(split(&forged, 1), CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
+    forged = {};
+    forged.type = CU_DEV_RESOURCE_TYPE_SM;
+    forged.sm = all.sm;
+    EXPECT_EQ(split(&forged, 1), CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
+    auto descriptor = client_->mint<CUdevResourceDesc>();
+    EXPECT_EQ(client_->call<calls::cuDevResourceGenerateDesc>(&descriptor, &forged, 1u),
+              CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
+    EXPECT_EQ(client_->call<calls::cuDevResourceGenerateDesc>(&descriptor, &all, 0u), CUDA_ERROR_INVALID_VALUE);
+    for (const auto handle : wrong_handles(codec::HandleKind::resource_descriptor)) {
+        auto context = client_->mint<CUcontext>();
+        expect_refused<calls::gpGreenContextCreate>("a green context", handle, &context,
+                                                    codec::from_wire<CUdevResourceDesc>(handle), CUdevice{0}, 1u);
+    }
+    for (const CUcontext context : {context_, codec::from_wire<CUcontext>(0x1234)}) {
+        auto stream = client_->mint<CUstream>();
+        EXPECT_EQ(client_->call<calls::gpGreenContextDestroy>(context), CUDA_ERROR_INVALID_CONTEXT);
+        EXPECT_EQ(client_->call<calls::gpGreenStreamCreate>(&stream, context, 0), CUDA_ERROR_INVALID_CONTEXT);
+    }
+    EXPECT_TRUE(client_->alive());
+}
+
 TEST_F(HostileCalls, WrongEventsAreRefused) {
     float milliseconds_between = 0;
     const CUstream stream = client_->make_stream();

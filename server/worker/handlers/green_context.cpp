@@ -1,0 +1,227 @@
+// Green contexts and the resources that they are made of, and events that concern a whole context.
+
+#include "server/worker/dispatch/serve.h"
+#include "server/worker/handlers/contexts.h"
+#include "server/worker/scheduling/capture.h"
+#include "server/worker/scheduling/event_record.h"
+
+namespace gpupool::worker::handlers {
+namespace {
+
+constexpr std::size_t kMaxGroups = 4096;  // of one split or one descriptor
+
+// Destroys what is left of the green context, whose work is complete.
+void end_green(Worker& worker, const Command& command, CUcontext client) {
+    ContextState* const state = worker.objects.context(client);
+    if (state == nullptr) {
+        worker.answer(command, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        return;
+    }
+    const CUgreenCtx green = state->green;
+    const CUcontext driver = state->driver;
+    // Streams and events would otherwise stay in the primary context.
+    worker.scheduler.enter(state);
+    for (const auto& [name, stream] : state->streams) {
+        driver::call(worker.api.cuStreamDestroy_v2, stream->driver);
+    }
+    for (const CUevent event : state->spare_events) {
+        driver::call(worker.api.cuEventDestroy_v2, event);
+    }
+    const std::size_t captures = forget_context(worker, *state);
+    const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+    worker.waiting_calls.run(
+        [&api = worker.api, green, result] { *result = driver::call(api.cuGreenCtxDestroy, green); },
+        [&worker, command, driver, result, captures] {
+            worker.context_owners.remove(driver);
+            worker.in_driver([&worker, captures] {
+                note_captures(worker);  // streams of other contexts may have joined those captures
+                worker.captures -= captures;
+            });
+            worker.answer(command, *result);
+        });
+}
+
+// The driver's calls take no notice of what the worker holds. So they are made when all of it has been issued.
+bool serve_later(Worker& worker, Command& command) {
+    if (command.ready || !worker.scheduler.holds_any()) {
+        worker.settle_launches();
+        return false;
+    }
+    serve_when_issued(worker, command);
+    return true;
+}
+
+}  // namespace
+
+Outcome cuDeviceGetDevResource(Worker& worker, Command&, codec::Slots<calls::cuDeviceGetDevResource>& slots) {
+    using Call = calls::cuDeviceGetDevResource;
+    auto& resource = slots.at<Call::resource>();
+    const CUresult result = driver::call(worker.api.cuDeviceGetDevResource, slots.at<Call::device>().value,
+                                         resource.value, slots.at<Call::type>().value);
+    return result != CUDA_SUCCESS ? result : worker.device_resources.give(resource.object);
+}
+
+Outcome cuCtxGetDevResource(Worker& worker, Command&, codec::Slots<calls::cuCtxGetDevResource>& slots) {
+    using Call = calls::cuCtxGetDevResource;
+    auto& resource = slots.at<Call::resource>();
+    const ContextState* const context = worker.objects.context(slots.at<Call::hCtx>().value);
+    if (context == nullptr || context->ending) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    const auto type = slots.at<Call::type>().value;
+    const CUresult result =
+        context->green != nullptr
+            ? driver::call(worker.api.cuGreenCtxGetDevResource, context->green, resource.value, type)
+            : driver::call(worker.api.cuCtxGetDevResource, context->driver, resource.value, type);
+    return result != CUDA_SUCCESS ? result : worker.device_resources.give(resource.object);
+}
+
+Outcome gpSmResourceSplit(Worker& worker, Command&, codec::Slots<calls::gpSmResourceSplit>& slots) {
+    using Call = calls::gpSmResourceSplit;
+    auto& groups = slots.at<Call::groups>();
+    auto& count = slots.at<Call::count>();
+    auto& given = slots.at<Call::given>();
+    auto& remaining = slots.at<Call::remaining>();
+    const unsigned capacity = slots.at<Call::capacity>().value;
+    if (count.value == nullptr || given.value == nullptr || capacity > kMaxGroups) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (const CUresult result = worker.device_resources.take(given.object); result != CUDA_SUCCESS) {
+        return result;
+    }
+    count.object = capacity;
+    CUresult result = driver::call(worker.api.cuDevSmResourceSplitByCount, groups.value, &count.object,
+                                   static_cast<const CUdevResource*>(&given.object), remaining.value,
+                                   slots.at<Call::flags>().value, slots.at<Call::least>().value);
+    for (std::size_t i = 0; groups.value != nullptr && i < groups.object.size() && result == CUDA_SUCCESS; ++i) {
+        if (i < count.object) {
+            result = worker.device_resources.give(groups.object[i]);
+        } else {
+            groups.object[i] = {};
+        }
+    }
+    return result == CUDA_SUCCESS && remaining.value != nullptr ? worker.device_resources.give(remaining.object)
+                                                                : result;
+}
+
+Outcome cuDevResourceGenerateDesc(Worker& worker, Command&, codec::Slots<calls::cuDevResourceGenerateDesc>& slots) {
+    using Call = calls::cuDevResourceGenerateDesc;
+    auto& resources = slots.at<Call::resources>();
+    auto& descriptor = slots.at<Call::phDesc>();
+    if (resources.object.empty() || resources.object.size() > kMaxGroups || descriptor.value == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (worker.device_resources.descriptors >= DeviceResources::kMaxDescriptors) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    for (CUdevResource& resource : resources.object) {
+        if (const CUresult result = worker.device_resources.take(resource); result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
+    const CUresult result = driver::call(worker.api.cuDevResourceGenerateDesc, &descriptor.object,
+                                         resources.object.data(), static_cast<unsigned>(resources.object.size()));
+    worker.device_resources.descriptors += result == CUDA_SUCCESS ? 1 : 0;
+    return result;
+}
+
+Outcome gpGreenContextCreate(Worker& worker, Command& command, codec::Slots<calls::gpGreenContextCreate>& slots) {
+    using Call = calls::gpGreenContextCreate;
+    const auto client = codec::from_wire<CUcontext>(slots.at<Call::context>().minted);
+    const CUdevice device = slots.at<Call::device>().value;
+    const unsigned flags = slots.at<Call::flags>().value;
+    CUdevResourceDesc descriptor = slots.at<Call::descriptor>().value;  // null: all of the device
+    if (codec::kind_of(codec::to_wire(client)) != codec::HandleKind::context ||
+        worker.objects.context(client) != nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (descriptor != nullptr) {
+        if (const CUresult result = driver_handle(worker, descriptor); result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
+    ContextState* const primary = worker.objects.primary(device);
+    if (primary == nullptr || primary->ending) {
+        return CUDA_ERROR_INVALID_CONTEXT;  // the client makes it first
+    }
+    const auto green = std::make_shared<CUgreenCtx>(nullptr);
+    const auto make = [&api = worker.api, green, descriptor, device, flags](CUcontext* context) {
+        CUresult result = driver::call(api.cuGreenCtxCreate, green.get(), descriptor, device, flags);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        if (result = driver::call(api.cuCtxFromGreenCtx, context, *green); result != CUDA_SUCCESS) {
+            driver::call(api.cuGreenCtxDestroy, *green);
+        }
+        return result;
+    };
+    const auto known = [&worker, green](ContextState& state) {
+        state.green = *green;
+        state.legacy.legacy = false;
+        state.legacy.blocking = false;
+        state.parent = worker.objects.primary(state.device);
+        if (state.parent != nullptr) {
+            state.parent->greens.push_back(&state);
+            worker.context_owners.add(state.driver, state.parent->driver);
+        }
+    };
+    make_context(worker, command, {client, device, false, true, make, known});
+    return Outcome::answered();
+}
+
+Outcome gpGreenContextDestroy(Worker& worker, Command& command, codec::Slots<calls::gpGreenContextDestroy>& slots) {
+    const CUcontext client = slots.at<calls::gpGreenContextDestroy::context>().value;
+    ContextState* const state = worker.objects.context(client);
+    if (state == nullptr || state->green == nullptr || state->ending) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    state->ending = true;
+    // Deferred, because the action may run while the scheduler iterates over the context's streams.
+    worker.scheduler.when_complete(*state, [&worker, command, client](CUresult) {
+        worker.in_driver([&worker, command, client] { end_green(worker, command, client); });
+    });
+    return Outcome::answered();
+}
+
+Outcome gpContextRecordEvent(Worker& worker, Command& command, codec::Slots<calls::gpContextRecordEvent>& slots) {
+    using Call = calls::gpContextRecordEvent;
+    if (serve_later(worker, command)) {
+        return Outcome::answered();
+    }
+    ContextState* const context = worker.objects.context(slots.at<Call::context>().value);
+    const CUevent client = slots.at<Call::event>().value;
+    const EventState* const known = worker.objects.event(client);
+    if (context == nullptr || context->ending) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (known == nullptr || known->context != &context->owner()) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    std::shared_ptr<EventState> event;
+    if (const CUresult result = event_to_record(worker, command, client, 0, context->legacy, event);
+        result != CUDA_SUCCESS) {
+        return result;
+    }
+    event->latched = context->legacy.latched;
+    return context->green != nullptr ? driver::call(worker.api.cuGreenCtxRecordEvent, context->green, event->driver)
+                                     : driver::call(worker.api.cuCtxRecordEvent, context->driver, event->driver);
+}
+
+Outcome gpContextWaitEvent(Worker& worker, Command& command, codec::Slots<calls::gpContextWaitEvent>& slots) {
+    using Call = calls::gpContextWaitEvent;
+    if (serve_later(worker, command)) {
+        return Outcome::answered();
+    }
+    ContextState* const context = worker.objects.context(slots.at<Call::context>().value);
+    const EventState* const event = worker.objects.event(slots.at<Call::event>().value);
+    if (context == nullptr || context->ending) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (event == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    return context->green != nullptr ? driver::call(worker.api.cuGreenCtxWaitEvent, context->green, event->driver)
+                                     : driver::call(worker.api.cuCtxWaitEvent, context->driver, event->driver);
+}
+
+}  // namespace gpupool::worker::handlers
