@@ -95,27 +95,27 @@ TEST_F(HostileCalls, WrongBatchesAndPeerCopiesAreRefused) {
 
 // Resources contain addresses of the driver, so only those are accepted that the worker gave.
 TEST_F(HostileCalls, ForgedResourcesAndGreenContextsAreRefused) {
-    CUdevResource all{}, rest{};
-    EXPECT_EQ(client_->call<calls::cuDeviceGetDevResource>(0, &all, CU_DEV_RESOURCE_TYPE_SM), CUDA_SUCCESS);
+    CUdevResource told{}, rest{};
+    EXPECT_EQ(client_->call<calls::cuDeviceGetDevResource>(0, &told, CU_DEV_RESOURCE_TYPE_SM), CUDA_SUCCESS);
     std::vector<CUdevResource> groups(2);
     unsigned count = 0;
     const auto split = [&](const CUdevResource* given, unsigned capacity) {
         return client_->call<calls::gpSmResourceSplit>(groups.data(), capacity, &count, given, &rest, 0u, 0u);
     };
-    EXPECT_EQ(split(&all, 1), CUDA_SUCCESS);
-    EXPECT_EQ(split(&all, 0), CUDA_ERROR_INVALID_VALUE);
+    CUdevResource forged{};
     EXPECT_EQ(split(nullptr, 1), CUDA_ERROR_INVALID_VALUE);
-    CUdevResource forged = all;
-    forged._internal_padding[1] ^= 0x40;
-    EXPECT_EQ(split(&forged, 1), CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
-    forged = {};
+    EXPECT_EQ(split(&forged, 5000), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(split(&forged, 1), CUDA_ERROR_INVALID_RESOURCE_TYPE);
     forged.type = CU_DEV_RESOURCE_TYPE_SM;
-    forged.sm = all.sm;
-    EXPECT_EQ(split(&forged, 1), CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
+    forged.sm.smCount = 9999;
+    for (const unsigned char number : {0, 1, 2, 255}) {  // only 1 was given, for another number of multiprocessors
+        forged._internal_padding[0] = number;
+        EXPECT_EQ(split(&forged, 1), CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
+    }
     auto descriptor = client_->mint<CUdevResourceDesc>();
     EXPECT_EQ(client_->call<calls::cuDevResourceGenerateDesc>(&descriptor, &forged, 1u),
               CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
-    EXPECT_EQ(client_->call<calls::cuDevResourceGenerateDesc>(&descriptor, &all, 0u), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(client_->call<calls::cuDevResourceGenerateDesc>(&descriptor, &forged, 0u), CUDA_ERROR_INVALID_VALUE);
     for (const auto handle : wrong_handles(codec::HandleKind::resource_descriptor)) {
         auto context = client_->mint<CUcontext>();
         expect_refused<calls::gpGreenContextCreate>("a green context", handle, &context,
