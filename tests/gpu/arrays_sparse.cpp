@@ -177,7 +177,7 @@ void sparse_arrays(const Device& device) {
 void tensor_maps() {
     CUdeviceptr memory = 0;
     DRIVER_OK(cuMemAlloc(&memory, 1u << 20));
-    alignas(64) CUtensorMap map, moved, made_there;
+    CUtensorMap map, moved, made_there;
     const cuuint64_t extents[] = {64, 32, 16, 8}, strides[] = {256, 256 * 32, 256 * 32 * 16};
     const cuuint32_t box[] = {16, 8, 4, 2}, steps[] = {1, 1, 1, 1};
     const auto encode = [&](CUtensorMap* to, CUdeviceptr address) {

@@ -116,14 +116,14 @@ std::string add_symbol(LinkState& state, std::string_view name, LinkSymbol symbo
 std::string add_symbols(LinkState& state, const ptx::Module& unit, const std::string& name) GP_REQUIRES(state.mutex) {
     for (const ptx::Function& function : unit.functions) {
         const bool shared = function.visible || function.external || function.weak;
-        const std::string message = shared ? add_symbol(state, function.name, symbol_of(function, name)) : "";
+        std::string message = shared ? add_symbol(state, function.name, symbol_of(function, name)) : "";
         if (!message.empty()) {
             return message;
         }
     }
     for (const ptx::Variable& variable : unit.variables) {
         const bool shared = variable.visible || variable.external || variable.weak;
-        const std::string message = shared ? add_symbol(state, variable.name, symbol_of(variable, name)) : "";
+        std::string message = shared ? add_symbol(state, variable.name, symbol_of(variable, name)) : "";
         if (!message.empty()) {
             return message;
         }

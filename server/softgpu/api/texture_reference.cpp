@@ -32,9 +32,9 @@ CUresult find_reference(const void* handle, bool surface, std::shared_ptr<Textur
     return found == nullptr || found->surface != surface ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
-// Changes a texture reference.
+// Changes a texture reference. clang's analysis mistakes the argument of `make` for a member of it.
 template <class Change>
-CUresult change(CUtexref handle, Change make) {
+CUresult change(CUtexref handle, Change make) GP_NO_THREAD_SAFETY_ANALYSIS {
     std::shared_ptr<TextureReference> reference;
     if (const CUresult error = find_reference(handle, false, reference); error != CUDA_SUCCESS) {
         return error;
@@ -48,9 +48,9 @@ CUresult change(CUtexref handle, Change make) {
     return result;
 }
 
-// Reads a value of a texture reference, or several.
+// Reads a value of a texture reference, or several. For the analysis see change().
 template <class Read>
-CUresult ask(CUtexref handle, const void* to, Read read) {
+CUresult ask(CUtexref handle, const void* to, Read read) GP_NO_THREAD_SAFETY_ANALYSIS {
     SOFTGPU_NOT_NULL(to);
     std::shared_ptr<TextureReference> reference;
     if (const CUresult error = find_reference(handle, false, reference); error != CUDA_SUCCESS) {

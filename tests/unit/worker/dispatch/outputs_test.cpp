@@ -70,7 +70,10 @@ constexpr bool has_no_handle =
               CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY_SPARSE_PROPERTIES,
               CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_TEXTURE_DESC, CUDA_RESOURCE_VIEW_DESC, CUgraphEdgeData,
               ParameterLayout> ||
-    std::is_same_v<T, CUgraphExecUpdateResultInfo>;  // both sides translate its nodes by hand
+    // Both sides translate its nodes by hand.
+    std::is_same_v<T, CUgraphExecUpdateResultInfo> ||
+    // DeviceResources replaces what the driver keeps in it by a number of the worker's own.
+    std::is_same_v<T, CUdevResource>;
 
 template <class Call, int Index>
 constexpr bool is_translated() {
