@@ -14,7 +14,7 @@ bool is_mode(CUstreamCaptureMode mode) {
 }
 
 template <class Send>
-CUresult begin(CUstream stream, CUstreamCaptureMode mode, Send send) {
+CUresult begin(CUstream stream, CUstreamCaptureMode mode, bool into_graph, Send send) {
     StreamInfo info;
     CUresult result = find_stream(stream, info);
     if (result != CUDA_SUCCESS) {
@@ -29,7 +29,7 @@ CUresult begin(CUstream stream, CUstreamCaptureMode mode, Send send) {
     }
     result = send();
     if (result == CUDA_SUCCESS) {
-        this_session().captures.begin(key, info.blocking(), info.context, mode);
+        this_session().captures.begin(key, info.blocking(), info.context, mode, into_graph);
     }
     return result;
 }
@@ -114,13 +114,13 @@ CUresult cuStreamBeginCapture(CUstream hStream) {
 }
 
 CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
-    return begin(hStream, mode, [&] { return remote<calls::cuStreamBeginCapture_v2>(hStream, mode); });
+    return begin(hStream, mode, false, [&] { return remote<calls::cuStreamBeginCapture_v2>(hStream, mode); });
 }
 
 CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode* dependencies,
                                      const CUgraphEdgeData* dependencyData, std::size_t numDependencies,
                                      CUstreamCaptureMode mode) {
-    return begin(hStream, mode, [&] {
+    return begin(hStream, mode, true, [&] {
         this_session().graphs.remove(hGraph);  // the client does not see what the capture adds
         return remote<calls::cuStreamBeginCaptureToGraph>(hStream, hGraph, dependencies, dependencyData,
                                                           numDependencies, mode);
@@ -133,12 +133,12 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (phGraph == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
     Captures& captures = this_session().captures;
     const StreamKey key = stream_key(hStream);
     const std::optional<Captures::Status> capture = captures.find(key);
+    if (phGraph == nullptr && !(capture && capture->into_graph)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (!capture) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
@@ -155,7 +155,9 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
         this_session().graphs.add(graph);
     }
     this_session().graph_memories.end_capture(capture->id, graph);
-    *phGraph = graph;
+    if (phGraph != nullptr) {
+        *phGraph = graph;
+    }
     return capture->invalid && result == CUDA_SUCCESS ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : result;
 }
 

@@ -364,6 +364,8 @@ void capture_to_graph(const GraphWork& work, const Device& device) {
     size_t count_of = std::size(near);
     DRIVER_OK(cuGraphNodeGetDependentNodes(set, near, data, &count_of));
     check(count_of == 1, "behind its node");
+    DRIVER_OK(cuStreamBeginCaptureToGraph(work.stream, graph, near, nullptr, 1, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    check_result(cuStreamEndCapture(work.stream, nullptr), CUDA_SUCCESS, "the end needs no place for that graph");
     DRIVER_OK(cuGraphRemoveDependencies(graph, &set, near, data, 1));
     DRIVER_OK(cuGraphAddDependencies(graph, &set, near, data, 1));
     const CUgraphExec executable = instantiate(graph);

@@ -40,7 +40,8 @@ Captures::Capture* Captures::of_stream(const StreamKey& stream) const {
     return it == by_stream_.end() ? nullptr : it->second;
 }
 
-void Captures::begin(const StreamKey& stream, bool blocking, const ContextState* context, CUstreamCaptureMode mode) {
+void Captures::begin(const StreamKey& stream, bool blocking, const ContextState* context, CUstreamCaptureMode mode,
+                     bool into_graph) {
     const Lock lock(mutex_);
     auto capture = std::make_unique<Capture>();
     capture->id = next_id_++;
@@ -49,6 +50,7 @@ void Captures::begin(const StreamKey& stream, bool blocking, const ContextState*
     capture->owner = this_thread().index;
     capture->mode = mode;
     capture->blocking = blocking;
+    capture->into_graph = into_graph;
     capture->streams.insert(stream);
     by_stream_[stream] = capture.get();
     captures_[capture->id] = std::move(capture);
@@ -127,7 +129,8 @@ std::optional<Captures::Status> Captures::find(const StreamKey& stream) const {
     }
     const Lock lock(mutex_);
     const Capture* const capture = of_stream(stream);
-    return capture == nullptr ? std::nullopt : std::optional<Status>({capture->id, capture->invalid});
+    return capture == nullptr ? std::nullopt
+                              : std::optional<Status>({capture->id, capture->invalid, capture->into_graph});
 }
 
 bool Captures::may_end(const StreamKey& stream) const {

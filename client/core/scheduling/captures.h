@@ -44,14 +44,17 @@ class Captures {
     struct Status {
         std::uint64_t id = 0;
         bool invalid = false;
+        bool into_graph = false;
     };
 
     [[nodiscard]] bool any() const { return active_.load(std::memory_order_relaxed) != 0; }
     // Has a capture, ended or not, recorded any event?
     [[nodiscard]] bool any_events() const { return captured_events_.load(std::memory_order_relaxed) != 0; }
 
-    // ---- the life of a capture. `blocking`: the stream synchronizes with the legacy stream.
-    void begin(const StreamKey& stream, bool blocking, const ContextState* context, CUstreamCaptureMode mode);
+    // ---- the life of a capture. `blocking`: the stream synchronizes with the legacy stream. `into_graph`: into a
+    // graph that exists.
+    void begin(const StreamKey& stream, bool blocking, const ContextState* context, CUstreamCaptureMode mode,
+               bool into_graph = false);
     // Ends the capture that `stream` belongs to. False if the stream does not capture.
     bool end(const StreamKey& stream);
     void join(const StreamKey& stream, bool blocking, std::uint64_t id);
@@ -100,6 +103,7 @@ class Captures {
         std::uint32_t owner = 0;  // the thread that began it
         CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
         bool invalid = false;
+        bool into_graph = false;
         bool blocking = false;  // one of its streams is blocking
         std::set<StreamKey> streams;
         std::map<StreamKey, Dependencies> dependencies;

@@ -164,9 +164,13 @@ CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream stream, CUgraph handle, co
 
 CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* result) {
     SOFTGPU_STREAM(handle, stream);
-    SOFTGPU_NOT_NULL(result);
     const Lock lock(graph_mutex());
     Capture* capture = captures().of(*stream);
+    if (result == nullptr && !(capture != nullptr && capture->into_existing_graph)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUgraph unwanted = nullptr;
+    result = result == nullptr ? &unwanted : result;
     if (capture == nullptr) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
