@@ -191,11 +191,17 @@ Outcome gpLinkDestroy(Worker& worker, Command& command, codec::Slots<calls::gpLi
     worker.link_states.erase(client);
     command.keep_header(kWaitingCostBytes);
     after_earlier_calls(state, [&worker, command, client, state] {
-        worker.in_driver([&worker, command, client, state] {
-            const CUresult result = driver::call(worker.api.cuLinkDestroy, state->driver);
-            worker.handles.unbind(codec::to_wire(client));
-            worker.answer(command, result);
-        });
+        const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+        worker.helpers.run(
+            [&api = worker.api, state, result] {
+                // Without a context the driver damages its heap, if a unit did not fit. The context may have ended.
+                static_cast<void>(driver::call(api.cuCtxSetCurrent, state->context));
+                *result = driver::call(api.cuLinkDestroy, state->driver);
+            },
+            [&worker, command, client, result] {
+                worker.handles.unbind(codec::to_wire(client));
+                worker.answer(command, *result);
+            });
     });
     return Outcome::answered();
 }
