@@ -9,7 +9,7 @@
 namespace gpupool::client {
 namespace {
 
-// For a library's module: what is known of the function, or the function itself if its kernel's is known.
+// For a library's module. `info`: of the kernel; `function`: the kernel's function, null if it is not known yet.
 CUresult find_by_kernel(const Module& module, const char* name, FunctionInfo& info, CUfunction& function) {
     CUkernel kernel = nullptr;
     if (const CUresult result = find_kernel(module.library, name, kernel); result != CUDA_SUCCESS) {

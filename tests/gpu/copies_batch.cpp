@@ -6,13 +6,11 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <thread>
 #include <vector>
 
+#include "tests/gpu/busy.h"
 #include "tests/gpu/driver.h"
 #include "tests/gpu/latch.h"
 
@@ -202,20 +200,6 @@ void on_device(size_t count) {
     }
     check(wrong == 0, "%zu pieces on the device: %zu wrong", count, wrong);
 }
-
-struct Busy {
-    std::atomic<bool> over{false};
-    void start(CUstream stream) {
-        over = false;
-        DRIVER_OK(cuLaunchHostFunc(
-            stream,
-            [](void* self) {
-                std::this_thread::sleep_for(std::chrono::milliseconds(20));
-                static_cast<Busy*>(self)->over = true;
-            },
-            this));
-    }
-};
 
 // Sources in host memory, in a stream that is busy. The program changes a source as soon as the order allows it.
 void to_device(size_t bytes) {

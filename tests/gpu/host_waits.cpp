@@ -4,14 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <thread>
 #include <vector>
 
+#include "tests/gpu/busy.h"
 #include "tests/gpu/driver.h"
 #include "tests/gpu/images.h"
 
@@ -61,22 +59,6 @@ class Registered {
   private:
     size_t bytes_;
     void* memory_ = nullptr;
-};
-
-// Keeps a stream busy for a moment.
-struct Busy {
-    std::atomic<bool> over{false};
-
-    void start(CUstream stream) {
-        over = false;
-        DRIVER_OK(cuLaunchHostFunc(
-            stream,
-            [](void* self) {
-                std::this_thread::sleep_for(std::chrono::milliseconds(20));
-                static_cast<Busy*>(self)->over = true;
-            },
-            this));
-    }
 };
 
 // The calls without Async, in both default streams: when they return, the work is done, also that before them.

@@ -40,8 +40,8 @@ class GraphMemories {
         CUdeviceptr address = 0;
         bool allocated = false;
     };
-    // A launch. The driver's verdict: CUDA_ERROR_INVALID_VALUE if memory that it would allocate is allocated, or memory
-    // that it would free is not. `changes`: what is allocated or freed by it.
+    // A launch. The driver's verdict: CUDA_ERROR_INVALID_VALUE if the graph allocates memory that is still allocated,
+    // or frees memory that is not. `changes`: its allocations and frees.
     CUresult launch(CUgraphExec executable, std::vector<Change>& changes);
 
     enum class Freed : std::uint8_t { no, yes, last };  // last: nothing can allocate it again

@@ -377,7 +377,7 @@ State& state();
 
 // --- First steps of nearly every entry point. Each returns CUDA_SUCCESS, or the error that the entry point returns.
 CUresult ready();
-// The context that owns what is made now: the current one, or its primary context if it is a green one.
+// The context that owns new objects: the current one, or the primary context if the current one is green.
 CUresult current_context(ContextPtr& result);
 // The current one itself, to which streams belong.
 CUresult current_stream_context(ContextPtr& result);

@@ -61,6 +61,15 @@ CUresult ask(CUtexref handle, const void* to, Read read) GP_NO_THREAD_SAFETY_ANA
     return read(asked);
 }
 
+// Reads a member of a texture reference's description.
+template <class T, class Member>
+CUresult get(CUtexref handle, T* to, Member CUDA_TEXTURE_DESC::*member) {
+    return ask(handle, to, [&](TextureReference& reference) GP_REQUIRES(reference.mutex) {
+        *to = static_cast<T>(reference.description.*member);
+        return CUDA_SUCCESS;
+    });
+}
+
 CUresult name_reference(CUmodule handle, const char* name, bool surface, void** reference) {
     SOFTGPU_READY();
     const auto module = state().modules.find(handle);
@@ -367,10 +376,7 @@ CUresult CUDAAPI cuTexRefGetAddressMode(CUaddress_mode* mode, CUtexref handle, i
 }
 
 CUresult CUDAAPI cuTexRefGetFilterMode(CUfilter_mode* mode, CUtexref handle) {
-    return ask(handle, mode, [&](TextureReference& reference) GP_REQUIRES(reference.mutex) {
-        *mode = reference.description.filterMode;
-        return CUDA_SUCCESS;
-    });
+    return get(handle, mode, &CUDA_TEXTURE_DESC::filterMode);
 }
 
 CUresult CUDAAPI cuTexRefGetFormat(CUarray_format* format, int* channels, CUtexref handle) {
@@ -383,17 +389,11 @@ CUresult CUDAAPI cuTexRefGetFormat(CUarray_format* format, int* channels, CUtexr
 }
 
 CUresult CUDAAPI cuTexRefGetMipmapFilterMode(CUfilter_mode* mode, CUtexref handle) {
-    return ask(handle, mode, [&](TextureReference& reference) GP_REQUIRES(reference.mutex) {
-        *mode = reference.description.mipmapFilterMode;
-        return CUDA_SUCCESS;
-    });
+    return get(handle, mode, &CUDA_TEXTURE_DESC::mipmapFilterMode);
 }
 
 CUresult CUDAAPI cuTexRefGetMipmapLevelBias(float* bias, CUtexref handle) {
-    return ask(handle, bias, [&](TextureReference& reference) GP_REQUIRES(reference.mutex) {
-        *bias = reference.description.mipmapLevelBias;
-        return CUDA_SUCCESS;
-    });
+    return get(handle, bias, &CUDA_TEXTURE_DESC::mipmapLevelBias);
 }
 
 CUresult CUDAAPI cuTexRefGetMipmapLevelClamp(float* least, float* most, CUtexref handle) {
@@ -406,10 +406,7 @@ CUresult CUDAAPI cuTexRefGetMipmapLevelClamp(float* least, float* most, CUtexref
 }
 
 CUresult CUDAAPI cuTexRefGetMaxAnisotropy(int* most, CUtexref handle) {
-    return ask(handle, most, [&](TextureReference& reference) GP_REQUIRES(reference.mutex) {
-        *most = static_cast<int>(reference.description.maxAnisotropy);
-        return CUDA_SUCCESS;
-    });
+    return get(handle, most, &CUDA_TEXTURE_DESC::maxAnisotropy);
 }
 
 CUresult CUDAAPI cuTexRefGetBorderColor(float* color, CUtexref handle) {
@@ -420,10 +417,7 @@ CUresult CUDAAPI cuTexRefGetBorderColor(float* color, CUtexref handle) {
 }
 
 CUresult CUDAAPI cuTexRefGetFlags(unsigned* flags, CUtexref handle) {
-    return ask(handle, flags, [&](TextureReference& reference) GP_REQUIRES(reference.mutex) {
-        *flags = reference.description.flags;
-        return CUDA_SUCCESS;
-    });
+    return get(handle, flags, &CUDA_TEXTURE_DESC::flags);
 }
 
 CUresult CUDAAPI cuSurfRefSetArray(CUsurfref handle, CUarray array, unsigned flags) {

@@ -37,13 +37,13 @@ struct ClientStep {
     std::uint32_t* done = nullptr;     // the GPU waits for 1, then clears it
     CUdeviceptr device_request = 0, device_done = 0;
 
-    // What launches have yet to do here, and what is under way; see graph_steps.h.
+    // The work of launches that have not reached this step, and the work under way; see graph_steps.h.
     std::deque<std::shared_ptr<const StepWork>> launched;
     std::shared_ptr<const StepWork> current;
     bool busy = false;
     bool confirming = false;  // all data is sent, and the client was asked to confirm its arrival
     std::uint64_t ticket = 0;
-    std::uint64_t offset = 0;                       // of what has been expected or sent
+    std::uint64_t offset = 0;                       // of the data expected or sent so far
     std::shared_ptr<std::atomic<unsigned>> flying;  // pieces under way
 };
 

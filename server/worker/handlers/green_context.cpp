@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMaxGroups = 4096;  // of one split or one descriptor
 
-// Destroys what is left of the green context, whose work is complete.
+// Destroys the streams and events of a green context whose work is complete, then the context.
 void end_green(Worker& worker, const Command& command, CUcontext client) {
     ContextState* const state = worker.objects.context(client);
     if (state == nullptr) {
