@@ -22,6 +22,7 @@ import fnmatch
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -130,9 +131,28 @@ class Runner:
         arguments = ["-p", "suite_plugin", "-p", "no:cacheprovider", "-q", "--rootdir", str(self.suite.tests)]
         # The modules get the names by which they import each other.
         arguments += ["-o", "consider_namespace_packages=true", str(self.suite.tests / file)]
+        # Where a test hangs, the stacks of its threads say why.
+        arguments += ["-o", f"faulthandler_timeout={max(1, self.options.limit - 5)}"]
         for test in finished:
             arguments += ["--deselect", test]
         return [*prefix, sys.executable, "-m", "pytest", *arguments]
+
+    def wait(self, process, results):
+        """Waits until the process ends, and kills it if a test takes longer than the limit.
+
+        Returns what it wrote, and whether it ended by itself.
+        """
+        size, since = -1, time.monotonic()
+        while True:
+            try:
+                return process.communicate(timeout=1)[0], True
+            except subprocess.TimeoutExpired:
+                # The results grow as each test begins and ends.
+                if results.stat().st_size != size:
+                    size, since = results.stat().st_size, time.monotonic()
+                elif time.monotonic() - since > self.options.limit:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    return process.communicate()[0], False
 
     def once(self, file, finished):
         """Runs the tests of a file but those that have finished. Returns the outcomes, and how the process ended."""
@@ -146,20 +166,15 @@ class Runner:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            try:
-                output, _ = process.communicate(timeout=self.options.limit)
-                end = f"ended with status {process.returncode}"
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, 9)
-                output, _ = process.communicate()
-                end = f"did not end within {self.options.limit} s"
+            output, ended = self.wait(process, Path(results.name))
+            end = f"ended with status {process.returncode}" if ended else "did not end"
             lines = Path(results.name).read_text(encoding="utf-8").splitlines()
         outcomes = {}
         for line in lines:
             entry = json.loads(line)
             if outcomes.get(entry["test"], {}).get("outcome") != "failed":
                 outcomes[entry["test"]] = entry
-        complete = "did not end" not in end and process.returncode in (0, 1, 5)
+        complete = ended and process.returncode in (0, 1, 5)
         return outcomes, complete, end + "\n" + output.decode(errors="replace")[-4000:]
 
     def run(self, file):
@@ -167,13 +182,14 @@ class Runner:
         outcomes = {}
         while True:
             some, complete, end = self.once(file, list(outcomes))
+            progress = some.keys() - outcomes.keys()
             for entry in some.values():
                 if entry["outcome"] == "begun":
                     entry.update(outcome="failed", text=f"the process {end}")
             outcomes.update(some)
-            if complete or not some:
+            if complete or not progress:
                 break
-        if not complete:
+        if not complete and not progress:
             outcomes[file] = {"outcome": "failed", "text": f"the process {end}"}
         return file, outcomes, time.monotonic() - begin
 
@@ -184,7 +200,8 @@ def run_suite(options, suite):
     files = [file for file in suite.files() if any(fnmatch.fnmatch(file, pattern) for pattern in patterns)]
     outcomes = {}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for file, some, seconds in pool.map(runner.run, files):
+        for done in concurrent.futures.as_completed([pool.submit(runner.run, file) for file in files]):
+            file, some, seconds = done.result()
             outcomes.update(some)
             counts = {}
             for entry in some.values():
@@ -259,7 +276,7 @@ def parse_options():
     parser.add_argument("--pytest", type=Path, default=TOP / ".deps/pytest", help="a folder with pytest and filecheck")
     parser.add_argument("--cuda-python", type=Path, metavar="CHECKOUT")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=600, help="seconds for a file (default: 600)")
+    parser.add_argument("--limit", type=float, default=120, help="seconds for a test (default: 120)")
     parser.add_argument("--lines", type=int, default=30, help="of a failure's text (default: 30)")
     parser.add_argument("--results", type=Path, help="writes the outcome of each test to this file")
     parser.add_argument("--as", type=Path, dest="other", help="results of a run whose failures are expected here too")
