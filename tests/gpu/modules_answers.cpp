@@ -42,6 +42,59 @@ std::pair<CUresult, CUresult> link_with(const std::string& callee, std::string& 
     return {added, completed};
 }
 
+// A kernel `k` that holds 240 values at once.
+std::string of_many_registers(const char* directives) {
+    std::string code = std::string(kHeader) + ".visible .entry k(.param .u64 p) " + directives +
+                       " { .reg .u64 %a; .reg .f32 %v<240>; ld.param.u64 %a, [p];\n";
+    for (int i = 0; i < 240; ++i) {
+        code += "ld.volatile.global.f32 %v" + std::to_string(i) + ", [%a+" + std::to_string(4 * i) + "];\n";
+    }
+    for (int i = 0; i < 240; ++i) {
+        code += "st.volatile.global.f32 [%a+" + std::to_string(4 * (239 - i)) + "], %v" + std::to_string(i) + ";\n";
+    }
+    return code + "ret; }\n";
+}
+
+// CU_JIT_MAX_REGISTERS, as an option if it is not 0.
+struct RegisterLimit {
+    explicit RegisterLimit(unsigned limit)
+        : count(limit == 0 ? 0 : 1), value(reinterpret_cast<void*>(static_cast<uintptr_t>(limit))) {}
+    unsigned count;
+    CUjit_option name = CU_JIT_MAX_REGISTERS;
+    void* value;
+};
+
+// The number of registers of the image's kernel `k`, loaded with a limit.
+int registers_of(const void* image, unsigned max_registers) {
+    RegisterLimit limit(max_registers);
+    CUmodule module = nullptr;
+    CUfunction function = nullptr;
+    int registers = 0;
+    DRIVER_OK(cuModuleLoadDataEx(&module, image, limit.count, &limit.name, &limit.value));
+    DRIVER_OK(cuModuleGetFunction(&function, module, "k"));
+    DRIVER_OK(cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function));
+    DRIVER_OK(cuModuleUnload(module));
+    return registers;
+}
+
+// Links the code with limits for all units and for this one, and loads it with a further one.
+int registers_if_linked(std::string code, unsigned of_state, unsigned of_unit, unsigned of_load) {
+    RegisterLimit state_limit(of_state), unit_limit(of_unit);
+    CUlinkState state = nullptr;
+    void* image = nullptr;
+    DRIVER_OK(cuLinkCreate(state_limit.count, &state_limit.name, &state_limit.value, &state));
+    DRIVER_OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, code.data(), code.size() + 1, "k", unit_limit.count,
+                            &unit_limit.name, &unit_limit.value));
+    DRIVER_OK(cuLinkComplete(state, &image, nullptr));
+    const int registers = registers_of(image, of_load);
+    DRIVER_OK(cuLinkDestroy(state));
+    return registers;
+}
+
+void check_registers(const char* what, int registers, int least, int most) {
+    check(registers >= least && registers <= most, "%s: %d registers, %d to %d expected", what, registers, least, most);
+}
+
 double unload_ms(CUlibrary library) {
     const auto begin = std::chrono::steady_clock::now();
     DRIVER_OK(cuLibraryUnload(library));
@@ -108,31 +161,37 @@ void constants_and_registers() {
         DRIVER_OK(cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES, module.function("k")));
         check(bytes == 16, "constants of 3 and 8 bytes take %d", bytes);
     }
-    std::string large = std::string(kHeader) +
-                        ".visible .entry k(.param .u64 p) { .reg .u64 %a; .reg .f32 %v<100>; ld.param.u64 %a, [p];\n";
-    for (int i = 0; i < 100; ++i) {
-        large += "ld.global.f32 %v" + std::to_string(i) + ", [%a+" + std::to_string(4 * i) + "];\n";
+    struct Case {
+        const char* what;
+        const char* directives;
+        unsigned limit;  // 0: none
+        int least, most;
+    };
+    for (const Case& one : {
+             Case{"no limit", "", 0, 65, 255},
+             Case{"at most 38", "", 38, 16, 38},
+             Case{"at most 64", "", 64, 39, 64},
+             Case{".maxnreg 64", ".maxnreg 64", 0, 39, 64},
+             Case{".maxnreg 64, which counts, and at most 38", ".maxnreg 64", 38, 39, 64},
+             Case{"a block of 1024 threads must fit, which counts, and at most 38", ".maxntid 1024, 1, 1", 38, 39, 64},
+             Case{"four blocks of 256 threads must fit", ".maxntid 256, 1, 1 .minnctapersm 4", 0, 39, 64},
+         }) {
+        const std::string code = of_many_registers(one.directives);
+        check_registers(one.what, registers_of(code.c_str(), one.limit), one.least, one.most);
     }
-    for (int i = 0; i < 100; ++i) {
-        large += "st.global.f32 [%a+" + std::to_string(4 * (99 - i)) + "], %v" + std::to_string(i) + ";\n";
-    }
-    large += "ret; }\n";
-    for (const unsigned limit : {38u, 64u}) {
-        CUjit_option names[] = {CU_JIT_MAX_REGISTERS};
-        void* values[] = {reinterpret_cast<void*>(static_cast<uintptr_t>(limit))};
-        CUmodule module = nullptr;
-        CUfunction function = nullptr;
-        int registers = 0;
-        DRIVER_OK(cuModuleLoadDataEx(&module, large.c_str(), 1, names, values));
-        DRIVER_OK(cuModuleGetFunction(&function, module, "k"));
-        DRIVER_OK(cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function));
-        check(registers > 0 && registers <= static_cast<int>(limit), "at most %u registers: %d", limit, registers);
-        DRIVER_OK(cuModuleUnload(module));
-    }
+    const std::string code = of_many_registers("");
+    check_registers("linked without a limit", registers_if_linked(code, 0, 0, 0), 65, 255);
+    check_registers("linked with at most 38", registers_if_linked(code, 38, 0, 0), 16, 38);
+    check_registers("linked with at most 38 for the unit", registers_if_linked(code, 0, 38, 0), 16, 38);
+    check_registers("linked with at most 64 for the unit, 38 for others", registers_if_linked(code, 38, 64, 0), 39, 64);
+    check_registers("linked, then loaded with at most 38", registers_if_linked(code, 0, 0, 38), 65, 255);
+    check_registers("linked with at most 38, with .maxnreg 64, which counts",
+                    registers_if_linked(of_many_registers(".maxnreg 64"), 38, 0, 0), 39, 64);
+
     CUjit_option names[] = {CU_JIT_MAX_REGISTERS};
     void* values[] = {nullptr};
     CUmodule module = nullptr;
-    check_result(cuModuleLoadDataEx(&module, large.c_str(), 1, names, values), CUDA_ERROR_INVALID_VALUE,
+    check_result(cuModuleLoadDataEx(&module, code.c_str(), 1, names, values), CUDA_ERROR_INVALID_VALUE,
                  "at most no registers");
 }
 
@@ -178,6 +237,8 @@ void links_that_do_not_fit() {
          "%v;"
          " ret; }",
          true, true},
+        // numba-cuda declares functions of C without a result so.
+        {"no result", ".visible .func add1(.param .u32 a) { ret; }", false, false},
         {"a wider result",
          ".visible .func (.param .u64 r) add1(.param .u32 a) { .reg .u64 %w; mov.u64 %w, 1; st.param.u64 [r], %w; ret; "
          "}",

@@ -14,8 +14,6 @@
 namespace gpupool::softgpu {
 namespace {
 
-// A lower limit of registers counts as this.
-constexpr std::uint32_t kLeastRegisters = 24;
 constexpr fatbin::ComputeCapability kCapability{kOwnArchitecture / 10, kOwnArchitecture % 10};
 
 std::string machine_code_message(std::uint32_t arch) {
@@ -140,7 +138,7 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
         return error;
     }
     // With separate compilation there is PTX of each unit, but not of the linked program.
-    std::vector<std::string> units;
+    std::vector<ptx::Unit<std::string>> units;
     for (const fatbin::Bytes part : inspected->prelinked) {
         std::string unit;
         error = ptx_of_container(part, unit, message);
@@ -154,7 +152,7 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
         if (error != CUDA_SUCCESS) {
             return error;
         }
-        units.push_back(std::move(unit));
+        units.push_back({std::move(unit)});
     }
     if (error != CUDA_SUCCESS) {
         return error;
@@ -166,7 +164,7 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
 
 CUresult compile_text(const std::string& text, unsigned max_registers, std::shared_ptr<CompiledModule>& code,
                       std::string& message) {
-    auto compiled = compile(text);
+    auto compiled = compile(text, max_registers);
     if (!compiled && compiled.error().code == ErrorCode::limit_exceeded) {
         message = "PTX " + compiled.error().message;
         return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
@@ -176,11 +174,6 @@ CUresult compile_text(const std::string& text, unsigned max_registers, std::shar
         return CUDA_ERROR_INVALID_PTX;
     }
     code = std::move(*compiled);
-    if (max_registers != 0) {
-        for (CompiledFunction& function : code->functions) {
-            function.register_count = std::min(function.register_count, std::max(max_registers, kLeastRegisters));
-        }
-    }
     return CUDA_SUCCESS;
 }
 

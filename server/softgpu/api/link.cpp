@@ -29,7 +29,7 @@ struct LinkState {
     Mutex mutex;
     std::map<std::string, LinkSymbol, std::less<>> symbols GP_GUARDED_BY(mutex);
     bool failed GP_GUARDED_BY(mutex) = false;
-    std::vector<std::string> units GP_GUARDED_BY(mutex);
+    std::vector<ptx::Unit<std::string>> units GP_GUARDED_BY(mutex);
     // The program keeps a pointer to it, so it lives as long as the link state.
     std::string image GP_GUARDED_BY(mutex);
 };
@@ -131,7 +131,8 @@ std::string add_symbols(LinkState& state, const ptx::Module& unit, const std::st
     return {};
 }
 
-CUresult add(CUlinkState handle, CUjitInputType type, std::string unit, const char* name) {
+// The options of a unit take precedence over those of the state.
+CUresult add(CUlinkState handle, CUjitInputType type, std::string unit, const char* name, const JitOptions& own) {
     SOFTGPU_CONTEXT(context);
     const auto state = link_states().find(handle);
     if (state == nullptr) {
@@ -139,7 +140,7 @@ CUresult add(CUlinkState handle, CUjitInputType type, std::string unit, const ch
     }
     const std::string called = name == nullptr || *name == '\0' ? "a unit" : name;
     const Lock lock(state->mutex);
-    if (type < 0 || type >= CU_JIT_NUM_INPUT_TYPES) {
+    if (type < 0 || type >= CU_JIT_NUM_INPUT_TYPES || !own.valid) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (type == CU_JIT_INPUT_LIBRARY && unit.find(kDeviceRuntimeMember) != std::string::npos) {
@@ -164,7 +165,9 @@ CUresult add(CUlinkState handle, CUjitInputType type, std::string unit, const ch
         state->failed = true;
         return fail(*state, CUDA_ERROR_INVALID_SOURCE, message);
     }
-    state->units.push_back(std::move(unit));
+    const unsigned limit = own.max_registers != 0 ? own.max_registers : state->options.max_registers;
+    // Loading the linked code limits nothing.
+    state->units.push_back({std::move(unit), limit != 0 ? limit : ptx::kMostRegisters});
     return CUDA_SUCCESS;
 }
 
@@ -201,27 +204,31 @@ CUresult create(unsigned count, CUjit_option* options, void** values, CUlinkStat
     }
     auto state = std::make_shared<LinkState>();
     state->options = read_jit_options(count, options, values);
+    if (!state->options.valid) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     link_states().add(state);
     *result = reinterpret_cast<CUlinkState>(state.get());
     return CUDA_SUCCESS;
 }
 
-CUresult add_data(CUlinkState state, CUjitInputType type, const void* data, std::size_t bytes, const char* name) {
+CUresult add_data(CUlinkState state, CUjitInputType type, const void* data, std::size_t bytes, const char* name,
+                  const JitOptions& own) {
     SOFTGPU_READY();
     if (data == nullptr || bytes == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return add(state, type, std::string(static_cast<const char*>(data), bytes), name);
+    return add(state, type, std::string(static_cast<const char*>(data), bytes), name, own);
 }
 
-CUresult add_file(CUlinkState state, CUjitInputType type, const char* path) {
+CUresult add_file(CUlinkState state, CUjitInputType type, const char* path, const JitOptions& own) {
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(path);
     std::ifstream file(path, std::ios::binary);
     if (!file) {
         return CUDA_ERROR_FILE_NOT_FOUND;
     }
-    return add(state, type, {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()}, path);
+    return add(state, type, {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()}, path, own);
 }
 
 }  // namespace
@@ -238,20 +245,20 @@ CUresult CUDAAPI cuLinkCreate_v2(unsigned count, CUjit_option* options, void** v
     return create(count, options, values, state);
 }
 CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t bytes, const char* name,
-                               unsigned, CUjit_option*, void**) {
-    return add_data(state, type, data, bytes, name);
+                               unsigned count, CUjit_option* options, void** values) {
+    return add_data(state, type, data, bytes, name, read_jit_options(count, options, values));
 }
-CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path, unsigned, CUjit_option*,
-                               void**) {
-    return add_file(state, type, path);
+CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path, unsigned count,
+                               CUjit_option* options, void** values) {
+    return add_file(state, type, path, read_jit_options(count, options, values));
 }
 CUresult CUDAAPI cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t bytes, const char* name,
-                                  unsigned, CUjit_option*, void**) {
-    return add_data(state, type, data, bytes, name);
+                                  unsigned count, CUjit_option* options, void** values) {
+    return add_data(state, type, data, bytes, name, read_jit_options(count, options, values));
 }
-CUresult CUDAAPI cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned, CUjit_option*,
-                                  void**) {
-    return add_file(state, type, path);
+CUresult CUDAAPI cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned count,
+                                  CUjit_option* options, void** values) {
+    return add_file(state, type, path, read_jit_options(count, options, values));
 }
 CUresult CUDAAPI cuLinkComplete(CUlinkState state, void** image, size_t* bytes) {
     return complete(state, image, bytes);

@@ -111,6 +111,7 @@ struct CompiledFunction {
     std::uint32_t param_bytes = 0;
     std::uint32_t shared_bytes = 0;  // static shared memory, including that of callees
     std::uint32_t max_threads = 1024;
+    std::uint32_t max_registers = 255;
     std::uint32_t required_threads[3] = {0, 0, 0};
     std::uint32_t required_cluster[3] = {0, 0, 0};  // zero: as launched
     std::uint32_t virtual_architecture = 0;         // 75 for .target sm_75

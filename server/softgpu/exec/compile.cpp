@@ -216,6 +216,7 @@ class Compiler {
             if (from.max_threads != 0) {
                 to.max_threads = std::min<std::uint32_t>(1024, from.max_threads);
             }
+            to.max_registers = from.max_registers;
             std::copy(from.required_threads, from.required_threads + 3, to.required_threads);
             std::copy(from.required_cluster, from.required_cluster + 3, to.required_cluster);
             std::uint64_t bytes = 0;
@@ -399,15 +400,16 @@ std::vector<const CompiledFunction*> CompiledModule::entries() const {
     return result;
 }
 
-Result<std::unique_ptr<CompiledModule>> compile(std::string_view text) {
+Result<std::unique_ptr<CompiledModule>> compile(std::string_view text, std::uint32_t max_registers) {
     std::vector<ptx::Module> units;
-    for (const auto unit : ptx::split_units(text)) {
-        auto parsed = ptx::parse(unit);
+    for (const auto& unit : ptx::split_units(text)) {
+        auto parsed = ptx::parse(unit.text);
         if (!parsed) {
             // The parser only returns `unsupported` for a later version.
             const bool later = parsed.error().code == ErrorCode::unsupported;
             return Error{later ? ErrorCode::limit_exceeded : ErrorCode::invalid_input, parsed.error().message};
         }
+        ptx::limit_registers(*parsed, unit.max_registers != 0 ? unit.max_registers : max_registers);
         units.push_back(std::move(*parsed));
     }
     std::deque<std::string> names;

@@ -52,6 +52,7 @@ class CompiledModule {
     std::size_t memory_bytes = 0;
 };
 
-Result<std::unique_ptr<CompiledModule>> compile(std::string_view text);
+// `max_registers` holds for kernels that have no limit of their own, 0: none. It only shows in the number of registers.
+Result<std::unique_ptr<CompiledModule>> compile(std::string_view text, std::uint32_t max_registers = 0);
 
 }  // namespace gpupool::softgpu

@@ -241,7 +241,7 @@ void Lowering::run() {
         }
     }
     target_.register_bytes = align_up(constant_bytes + next_slot_, 64);
-    target_.register_count = std::min<std::uint32_t>(255, 16 + next_slot_ / (4 * kLaneCount) / 4);
+    target_.register_count = std::min<std::uint32_t>(target_.max_registers, 16 + next_slot_ / (4 * kLaneCount) / 4);
     lay_out_blocks(target_);
 }
 

@@ -131,7 +131,9 @@ struct Function {
     std::vector<Variable> variables;  // .shared, .local and .param variables declared inside
     std::vector<Instruction> body;
     std::vector<Scope> scopes;
-    std::uint32_t max_threads = 0;  // .maxntid or .reqntid, as a product; 0: not given
+    std::uint32_t max_threads = 0;    // .maxntid or .reqntid, as a product; 0: not given
+    std::uint32_t min_blocks = 0;     // .minnctapersm; 0: not given
+    std::uint32_t max_registers = 0;  // .maxnreg, or what link() derives; 0: not given
     std::uint32_t required_threads[3] = {0, 0, 0};
     std::uint32_t required_cluster[3] = {0, 0, 0};  // blocks
     std::uint32_t line = 0;

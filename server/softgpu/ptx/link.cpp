@@ -2,13 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+#include <iterator>
 #include <unordered_map>
 #include <unordered_set>
 
 namespace gpupool::softgpu::ptx {
 namespace {
 
-constexpr std::string_view kUnitMark = "// gpupool linked unit\n";
+constexpr std::string_view kUnitMark = "// gpupool linked unit, registers: ";
+constexpr std::uint32_t kLeastRegisters = 24;  // a lower limit counts as this
+constexpr std::uint32_t kRegistersOfProcessor = 65536;
 
 using Renames = std::unordered_map<std::string_view, std::string_view>;
 
@@ -111,28 +116,43 @@ Status merge(std::vector<T>& all, std::vector<T>& more, std::unordered_map<std::
 
 }  // namespace
 
-std::string join_units(const std::vector<std::string>& units) {
+std::string join_units(const std::vector<Unit<std::string>>& units) {
     std::string result;
     for (const auto& unit : units) {
-        result += kUnitMark;
-        result += unit;
-        result += '\n';
+        fmt::format_to(std::back_inserter(result), "{}{}\n{}\n", kUnitMark, unit.max_registers, unit.text);
     }
     return result;
 }
 
-std::vector<std::string_view> split_units(std::string_view text) {
+std::vector<Unit<std::string_view>> split_units(std::string_view text) {
     if (text.substr(0, kUnitMark.size()) != kUnitMark) {
-        return {text};
+        return {{text}};
     }
-    std::vector<std::string_view> result;
+    std::vector<Unit<std::string_view>> result;
     while (!text.empty()) {
         text.remove_prefix(kUnitMark.size());
+        Unit<std::string_view> unit;
+        std::from_chars(text.data(), text.data() + text.size(), unit.max_registers);
         const auto end = text.find(kUnitMark);
-        result.push_back(text.substr(0, end));
+        unit.text = text.substr(0, end);
+        unit.text.remove_prefix(std::min(unit.text.size(), unit.text.find('\n')));
+        result.push_back(unit);
         text.remove_prefix(end == std::string_view::npos ? text.size() : end);
     }
     return result;
+}
+
+void limit_registers(Module& unit, std::uint32_t otherwise) {
+    for (Function& function : unit.functions) {
+        std::uint32_t& limit = function.max_registers;
+        if (limit == 0 && function.max_threads != 0) {
+            const std::uint64_t threads = std::uint64_t{function.max_threads} * std::max(1U, function.min_blocks);
+            limit = static_cast<std::uint32_t>(kRegistersOfProcessor / threads) / 8 * 8;
+        } else if (limit == 0) {
+            limit = otherwise == 0 ? kMostRegisters : otherwise;
+        }
+        limit = std::clamp(limit, kLeastRegisters, kMostRegisters);
+    }
 }
 
 Result<Module> link(std::vector<Module> units, std::deque<std::string>& names) {

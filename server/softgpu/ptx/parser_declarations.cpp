@@ -391,6 +391,13 @@ void Parser::performance_directives(Function& into) {
             if (required) {
                 std::copy(extent, extent + 3, into.required_threads);
             }
+        } else if (accept(".minnctapersm")) {
+            into.min_blocks = static_cast<std::uint32_t>(expect_integer("a number of blocks"));
+        } else if (accept(".maxnreg")) {
+            into.max_registers = static_cast<std::uint32_t>(expect_integer("a number of registers"));
+            if (into.max_registers == 0) {
+                fail("a kernel without registers");
+            }
         } else if (accept(".reqnctapercluster")) {
             std::fill_n(into.required_cluster, 3, 1U);
             for (auto& extent : into.required_cluster) {
@@ -411,7 +418,7 @@ void Parser::performance_directives(Function& into) {
             }
             expect(';');
         } else {
-            // .minnctapersm, .maxnreg, .noreturn, .maxclusterrank and others only matter for machine code.
+            // .noreturn, .maxclusterrank and others only matter for machine code.
             advance();
             while (token_.kind == TokenKind::integer || token_.is(',')) {
                 advance();

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "server/softgpu/exec/compile.h"
+#include "server/softgpu/ptx/link.h"
 
 namespace gpupool::softgpu {
 namespace {
@@ -55,6 +56,47 @@ TEST(Ptx, TruncatedTextNeverCrashes) {
     for (std::size_t length = 0; length < text.size(); ++length) {
         (void)compile(text.substr(0, length)).ok();
     }
+}
+
+std::uint32_t registers_of(const std::string& text, std::uint32_t limit) {
+    const auto module = compile(text, limit);
+    EXPECT_TRUE(module.ok()) << module.error().message;
+    return module ? (*module)->functions.back().register_count : 0;
+}
+
+// A kernel of many registers. The limits are those that ptxas 13.0 obeys for it.
+std::string of_many_registers(const std::string& directives) {
+    std::string text =
+        ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() " + directives + " { .reg .b32 %r<1000>;\n";
+    for (int i = 0; i < 1000; ++i) {
+        text += "mov.u32 %r" + std::to_string(i) + ", 1;\n";
+    }
+    return text + "ret; }";
+}
+
+TEST(Ptx, AKernelsOwnLimitOfRegistersCounts) {
+    struct Case {
+        const char* directives;
+        std::uint32_t limit;  // 0: none
+        std::uint32_t registers;
+    };
+    for (const Case& one : {Case{"", 0, 255}, Case{"", 40, 40}, Case{"", 10, 24}, Case{".maxnreg 64", 0, 64},
+                            Case{".maxnreg 64", 40, 64}, Case{".maxnreg 10", 0, 24}, Case{".maxnreg 300", 40, 255},
+                            Case{".maxntid 128, 1, 1", 40, 255}, Case{".maxntid 1024, 1, 1", 40, 64},
+                            Case{".reqntid 768, 1, 1", 0, 80}, Case{".maxntid 256, 1, 1 .minnctapersm 4", 40, 64},
+                            Case{".maxntid 1024, 1, 1 .maxnreg 100", 40, 100}, Case{".minnctapersm 2", 40, 40}}) {
+        EXPECT_EQ(one.registers, registers_of(of_many_registers(one.directives), one.limit))
+            << one.directives << " with a limit of " << one.limit;
+    }
+    EXPECT_FALSE(error_of(".entry k() .maxnreg 0 { ret; }").empty());
+}
+
+TEST(Ptx, ALinkedUnitKeepsItsLimitOfRegisters) {
+    const std::string kernel = of_many_registers("");
+    EXPECT_EQ(40U, registers_of(ptx::join_units({{kernel, 40}}), 0));
+    EXPECT_EQ(40U, registers_of(ptx::join_units({{kernel, 40}}), 30));
+    EXPECT_EQ(255U, registers_of(ptx::join_units({{kernel, ptx::kMostRegisters}}), 30));
+    EXPECT_EQ(30U, registers_of(ptx::join_units({{kernel}}), 30));
 }
 
 }  // namespace
