@@ -27,6 +27,16 @@ constexpr std::pair<std::string_view, std::string_view> kEvidence[] = {
     {"", ""},
 };
 
+// Calls that cannot succeed natively either.
+struct NativeFailure {
+    std::string_view symbol, error, program;
+};
+constexpr NativeFailure kNativeFailures[] = {
+#define GP_NATIVE_FAILURE(symbol, error, program) {#symbol, error, program},
+#include "protocol/calls/native_failures.def"
+#undef GP_NATIVE_FAILURE
+};
+
 struct Row {
     std::string_view symbol;
     std::string per_thread;
@@ -36,7 +46,7 @@ struct Row {
 
 struct Coverage {
     std::vector<Row> rows;
-    std::size_t symbols = 0, work = 0, untested = 0, refused = 0;
+    std::size_t symbols = 0, work = 0, fail_natively = 0, untested = 0, refused = 0;
 };
 
 std::string program_list(std::string_view programs) {
@@ -81,6 +91,10 @@ Coverage coverage() {
         } else if (seen != evidence.end()) {
             row.state = fmt::format("works ({})", program_list(seen->second));
             all.work += forms;
+        } else if (const auto* const failure = std::ranges::find(kNativeFailures, call.name, &NativeFailure::symbol);
+                   failure != std::end(kNativeFailures)) {
+            row.state = fmt::format("fails natively ({}, {})", failure->error, failure->program);
+            all.fail_natively += forms;
         } else {
             row.state = "untested";
             all.untested += forms;
@@ -93,8 +107,8 @@ Coverage coverage() {
 }
 
 std::string totals(const Coverage& all) {
-    return fmt::format("{} symbols: {} work, {} untested, {} refused", all.symbols, all.work, all.untested,
-                       all.refused);
+    return fmt::format("{} symbols: {} work, {} fail natively, {} untested, {} refused", all.symbols, all.work,
+                       all.fail_natively, all.untested, all.refused);
 }
 
 }  // namespace
@@ -118,6 +132,8 @@ std::string coverage_markdown() {
         "  results. `scripts/collect-evidence` gathers this. A call and its per-thread form count together,\n"
         "  because they differ only in the default stream. Names ending in `@software` ran on the software GPU;\n"
         "  other names say where they ran.\n"
+        "- *fails natively (error, program)*: on the tested GPUs the driver itself gives this error\n"
+        "  (docs/driver-facts.md). The program verifies that gpupool gives it too.\n"
         "- *untested*: gpupool delivers the call as its class says, but no test program has made it successfully\n"
         "  yet.\n"
         "- *refused (reason)*: the call returns `CUDA_ERROR_NOT_SUPPORTED` and is logged once.\n\n"

@@ -46,6 +46,21 @@ TEST(Coverage, EvidenceNamesOnlySupportedCalls) {
     }
 }
 
+// A call that was seen to work, that does not exist or that is refused cannot be one that fails natively.
+TEST(Coverage, NativeFailuresHaveTheirOwnState) {
+    static constexpr std::string_view kSymbols[] = {
+#define GP_NATIVE_FAILURE(symbol, error, program) #symbol,
+#include "protocol/calls/native_failures.def"
+#undef GP_NATIVE_FAILURE
+    };
+    const std::string text = cli::coverage_markdown();
+    for (const std::string_view symbol : kSymbols) {
+        const std::size_t row = text.find("| `" + std::string(symbol) + "` |");
+        ASSERT_NE(row, std::string::npos) << symbol;
+        EXPECT_NE(text.substr(row, text.find('\n', row) - row).find("| fails natively ("), std::string::npos) << symbol;
+    }
+}
+
 TEST(Coverage, TextListsAllSymbols) {
     const std::string text = cli::coverage_text();
     EXPECT_NE(text.find("cuGetProcAddress_v2"), std::string::npos);
