@@ -179,6 +179,7 @@ int main(int argc, char** argv) {
     program.section("exported", [&] { exported_memory(device); });
     program.section("stream_ordered", [&] { stream_ordered(device, module); });
     program.section("pools", [&] { memory_pools(device); });
+    program.section("memory_of_the_host", [&] { memory_of_the_host(device); });
     program.section("host_memory", [&] { host_memory(device); });
     program.section("no_bytes", no_bytes);
     program.section("unregistering", unregistering);

@@ -8,6 +8,7 @@
 namespace gpupool::programs {
 
 void exported_memory(const Device& device);
+void memory_of_the_host(const Device& device);
 void virtual_memory(const Device& device, const Module& module);
 void stream_ordered(const Device& device, const Module& module);
 void memory_pools(const Device& device);

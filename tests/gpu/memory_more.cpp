@@ -83,6 +83,32 @@ void exported_memory(const Device& device) {
     }
 }
 
+// The device's attributes say which allocations of the host's memory work.
+void memory_of_the_host(const Device& device) {
+    CUmemPoolProps in_pool{};
+    in_pool.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    in_pool.location.type = CU_MEM_LOCATION_TYPE_HOST;
+    CUmemoryPool pool = nullptr;
+    const bool pools = device.attribute(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED) != 0;
+    check_result(cuMemPoolCreate(&pool, &in_pool), pools ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED,
+                 "a pool of host memory");
+    if (pools) {
+        DRIVER_OK(cuMemPoolDestroy(pool));
+    }
+
+    CUmemAllocationProp mapped{};
+    mapped.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    mapped.location.type = CU_MEM_LOCATION_TYPE_HOST;
+    constexpr size_t kBytes = 2 << 20;
+    CUmemGenericAllocationHandle memory = 0;
+    const bool maps = device.attribute(CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0;
+    check_result(cuMemCreate(&memory, kBytes, &mapped, 0), maps ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED,
+                 "host memory by cuMemCreate");
+    if (maps) {
+        DRIVER_OK(cuMemRelease(memory));
+    }
+}
+
 void virtual_memory(const Device& device, const Module& module) {
     if (device.attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0) {
         note("this device has no virtual memory management");

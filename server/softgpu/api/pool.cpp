@@ -174,8 +174,14 @@ CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
 CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* properties) {
     SOFTGPU_READY();
     SOFTGPU_NOT_WHILE_CAPTURING();
-    if (handle == nullptr || properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    if (handle == nullptr || properties == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    switch (properties->location.type) {
+        case CU_MEM_LOCATION_TYPE_DEVICE: break;
+        case CU_MEM_LOCATION_TYPE_HOST:
+        case CU_MEM_LOCATION_TYPE_HOST_NUMA: return CUDA_ERROR_NOT_SUPPORTED;
+        default: return CUDA_ERROR_INVALID_VALUE;
     }
     if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
         return CUDA_ERROR_NOT_SUPPORTED;

@@ -2,7 +2,8 @@
 """Runs the tests of Python packages that use CUDA, and compares what fails with what is expected to.
 
     run.py --setup forwarded-software                   # everything, through gpupool to the software GPU
-    run.py --setup forwarded --suite numba-cuda         # one suite, through gpupool to a GPU of this machine
+    run.py --setup forwarded --suite numba-cuda         # one suite, through gpupool to a GPU of this machine, which the
+                                                        # tests cannot see if run.py is root; --transport tcp
     run.py --setup native --results native.json         # a GPU of this machine by its own driver
     run.py --setup forwarded --as native.json           # compares with that run as well
     run.py --setup forwarded-software 'cudapy/test_a*'  # some files
@@ -19,6 +20,7 @@ Exit status: 0 if exactly what is expected failed, 1 otherwise, 2 if the tests c
 
 import argparse
 import concurrent.futures
+import contextlib
 import fnmatch
 import json
 import os
@@ -32,6 +34,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parents[2]
+sys.path.insert(0, str(TOP / "scripts"))
+from two_ways import Server, can_hide_gpu, through_gpupool, without_gpu
+
 SETUPS = ("native", "software", "forwarded", "forwarded-software")
 # A part that takes less than a minute: calls of every kind rather than many kernels.
 PART = {
@@ -119,6 +124,8 @@ class Runner:
         environment["GPUPOOL_SUITE_RESULTS"] = str(results)
         if self.software:
             environment["GPUPOOL_SUITE_HIDE_NVJITLINK"] = "1"
+        if self.options.transport:
+            environment["GPUPOOL_TRANSPORT"] = self.options.transport
         environment["PYTHONPATH"] = os.pathsep.join(str(path) for path in (HERE / "site", HERE, self.options.pytest))
         if self.options.setup == "software" and not self.options.inherit:
             link = self.folder / "libcuda.so.1"
@@ -129,11 +136,6 @@ class Runner:
         return environment
 
     def command(self, file, finished):
-        prefix = []
-        if self.options.setup.startswith("forwarded") and not self.options.inherit:
-            prefix = [str(self.options.build / "bin/gpupool"), "run", "--local"]
-            prefix += ["--driver", "software"] if self.software else []
-            prefix += ["--"]
         arguments = ["-p", "suite_plugin", "-p", "no:cacheprovider", "-q", "--rootdir", str(self.suite.tests)]
         # The modules get the names by which they import each other.
         arguments += ["-o", "consider_namespace_packages=true", str(self.suite.tests / file)]
@@ -141,7 +143,10 @@ class Runner:
         arguments += ["-o", f"faulthandler_timeout={max(1, self.options.limit - 5)}"]
         for test in finished:
             arguments += ["--deselect", test]
-        return [*prefix, sys.executable, "-m", "pytest", *arguments]
+        command = [sys.executable, "-m", "pytest", *arguments]
+        if self.options.server:
+            command = through_gpupool(self.options.build, self.options.server, command)
+        return without_gpu(command) if self.options.hides_gpu else command
 
     def wait(self, process, results):
         """Waits until the process ends, and kills it if a test takes longer than the limit.
@@ -284,6 +289,7 @@ def parse_options():
         "--inherit", action="store_true", help="use the driver that this process finds, which --setup only names"
     )
     parser.add_argument("--suite", action="append", help="numba-cuda, cuda-bindings or cuda-core; default: all")
+    parser.add_argument("--transport", choices=("shm", "tcp"), help="default: what gpupool chooses")
     parser.add_argument("--part", action="store_true", help="the part that the tests of the build run")
     parser.add_argument(
         "--slice", type=fraction, default=(1, 1), metavar="K/N", help="each Nth file, beginning with the Kth"
@@ -309,7 +315,14 @@ def main():
     options = parse_options()
     other = json.loads(options.other.read_text(encoding="utf-8")) if options.other else {}
     differences, results = 0, {}
-    with tempfile.TemporaryDirectory() as options.scratch:
+    starts_server = options.setup.startswith("forwarded") and not options.inherit
+    options.hides_gpu = starts_server and options.setup == "forwarded" and can_hide_gpu()
+    with contextlib.ExitStack() as stack:
+        options.scratch = stack.enter_context(tempfile.TemporaryDirectory())
+        options.server = None
+        if starts_server:
+            driver = "software" if options.setup == "forwarded-software" else "auto"
+            options.server = stack.enter_context(Server(options.build, driver, f"{options.scratch}/gpupoold.log"))
         for suite in suites(options):
             files, results[suite.name] = run_suite(options, suite)
             differences += compare(options, suite, files, results[suite.name], other.get(suite.name, {}))
