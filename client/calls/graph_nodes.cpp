@@ -51,11 +51,28 @@ CUresult kernel_message(const CUDA_KERNEL_NODE_PARAMS_v3& p, NodeMessage& messag
     return CUDA_SUCCESS;
 }
 
+// Where the program names no context, the driver takes that of the memory. It does not know it for the worker's
+// memory, which cuMemMap maps.
+CUcontext context_of(std::initializer_list<CUdeviceptr> addresses) {
+    for (const CUdeviceptr address : addresses) {
+        const std::optional<MemoryRange> range = this_session().memory.find(address);
+        if (range && range->on_device() && range->context != nullptr) {
+            return range->context->handle;
+        }
+    }
+    ContextState* current = nullptr;
+    return usable_context(current) == CUDA_SUCCESS ? current->handle : nullptr;
+}
+
 CUresult copy_message(const CUDA_MEMCPY_NODE_PARAMS& p, NodeMessage& message) {
-    message.node.copy = p.copyParams;
-    message.node.context = p.copyCtx;
-    resolve_unified(this_session(), message.node.copy);
-    return name_host_memory(message.node.copy);
+    CUDA_MEMCPY3D& copy = message.node.copy;
+    copy = p.copyParams;
+    resolve_unified(this_session(), copy);
+    message.node.context = p.copyCtx != nullptr
+                               ? p.copyCtx
+                               : context_of({copy.srcMemoryType == CU_MEMORYTYPE_DEVICE ? copy.srcDevice : 0,
+                                             copy.dstMemoryType == CU_MEMORYTYPE_DEVICE ? copy.dstDevice : 0});
+    return name_host_memory(copy);
 }
 
 template <class T>
@@ -122,7 +139,7 @@ CUresult to_message(const CUgraphNodeParams& p, NodeMessage& message) {
             node.element_bytes = p.memset.elementSize;
             node.width = p.memset.width;
             node.height = p.memset.height;
-            node.context = p.memset.ctx;
+            node.context = p.memset.ctx != nullptr ? p.memset.ctx : context_of({p.memset.dst});
             return CUDA_SUCCESS;
         case CU_GRAPH_NODE_TYPE_HOST:
             if (p.host.fn == nullptr) {

@@ -184,6 +184,37 @@ void kernels_and_fills(const GraphWork& work, const Device& device) {
     DRIVER_OK(cuGraphDestroy(graph));
 }
 
+// A node that names no context gets that of its memory, whatever is current.
+void no_context(const GraphWork& work, const Device& device) {
+    CUgraph graph = nullptr;
+    CUgraphNode set = nullptr, copy = nullptr;
+    DRIVER_OK(cuGraphCreate(&graph, 0));
+    const CUDA_MEMSET_NODE_PARAMS filled = fill(work, 10);
+    const CUDA_MEMCPY3D out = copy_out(work);
+    DRIVER_OK(cuGraphAddMemsetNode(&set, graph, nullptr, 0, &filled, nullptr));
+    DRIVER_OK(cuGraphAddMemcpyNode(&copy, graph, &set, 1, &out, nullptr));
+    CUgraphExec executable = instantiate(graph);
+    std::memset(work.host_out, 0, GraphWork::kBytes);
+    DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    DRIVER_OK(cuStreamSynchronize(work.stream));
+    check(work.host_holds(10), "a fill and a copy to the host");
+    DRIVER_OK(cuGraphExecDestroy(executable));
+
+    CUgraphNodeParams any{};
+    any.type = CU_GRAPH_NODE_TYPE_MEMSET;
+    any.memset = {work.device, 0, 30, 4, kWords, 1, nullptr};
+    DRIVER_OK(cuGraphNodeSetParams(set, &any));
+    DRIVER_OK(cuCtxSetCurrent(nullptr));
+    const CUresult added = cuGraphAddMemsetNode(&set, graph, &copy, 1, &filled, nullptr);
+    DRIVER_OK(cuCtxSetCurrent(device.context()));
+    check_result(added, CUDA_SUCCESS, "a fill, without a current context");
+    executable = instantiate(graph);
+    check(launched(work, executable) == 10, "the last fill decides");
+    check(work.host_holds(30), "the changed fill was copied before");
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    DRIVER_OK(cuGraphDestroy(graph));
+}
+
 void copies_and_functions(const GraphWork& work, const Device& device) {
     std::atomic<int> calls{0}, others{0};
     CUgraph graph = nullptr;
@@ -380,6 +411,7 @@ int run(int argc, char** argv) {
     const GraphWork work;
     program.section("first_versions", [&] { first_versions(work, device); });
     program.section("kernels_and_fills", [&] { kernels_and_fills(work, device); });
+    program.section("no_context", [&] { no_context(work, device); });
     program.section("copies_and_functions", [&] { copies_and_functions(work, device); });
     program.section("events", [&] { events(work); });
     program.section("memory_operations", [&] { memory_operations(work, device); });

@@ -230,6 +230,26 @@ void freed_by_program() {
         DRIVER_OK(cuStreamSynchronize(stream));
         is_allocated(made.memory, false, "freed");
     }
+    // cuMemFree has freed it when it returns, for launches in every stream, also where no context is current.
+    CUcontext context = nullptr;
+    DRIVER_OK(cuCtxGetCurrent(&context));
+    int wrong = 0;
+    for (int i = 0; i < 100; ++i) {
+        DRIVER_OK(cuGraphLaunch(executable, i % 2 == 0 ? stream : other));
+        if (i % 3 == 0) {
+            DRIVER_OK(cuStreamSynchronize(i % 2 == 0 ? stream : other));
+        }
+        DRIVER_OK(cuCtxSetCurrent(i % 5 == 0 ? nullptr : context));
+        const CUresult freed = cuMemFree(made.memory);
+        DRIVER_OK(cuCtxSetCurrent(context));
+        DRIVER_OK(freed);
+        DRIVER_OK(cuGraphLaunch(executable, other));
+        DRIVER_OK(cuStreamSynchronize(other));
+        wrong += word_at(made.memory) == 0x07070707 ? 0 : 1;
+        DRIVER_OK(cuMemFreeAsync(made.memory, other));
+        DRIVER_OK(cuStreamSynchronize(other));
+    }
+    check(wrong == 0, "100 rounds of launch, cuMemFree and launch: %d wrong", wrong);
     DRIVER_OK(cuGraphLaunch(executable, stream));
     destroy(executable, made.graph);
     DRIVER_OK(cuStreamSynchronize(stream));

@@ -47,6 +47,24 @@ CUresult named_context(CUcontext handle, Context*& result) {
     return CUDA_SUCCESS;
 }
 
+// Of a node that uses memory: without a named context, the first device memory among the addresses decides.
+CUresult context_of_node(CUcontext handle, std::initializer_list<std::uint64_t> addresses, Context*& result) {
+    Allocation memory;
+    for (const std::uint64_t address : addresses) {
+        if (handle != nullptr || !state().allocations.find(address, memory) || memory.on_host()) {
+            continue;
+        }
+        if (memory.kind == MemoryKind::mapped) {  // belongs to no context
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        if (memory.context != nullptr) {
+            result = memory.context;
+            return CUDA_SUCCESS;
+        }
+    }
+    return named_context(handle, result);
+}
+
 }  // namespace
 
 bool known_kernel_attribute(int attribute) {
@@ -130,7 +148,9 @@ CUresult make_kernel(const CUDA_KERNEL_NODE_PARAMS& params, PayloadPtr& payload)
 CUresult make_copy(const CUDA_MEMCPY3D* params, CUcontext handle, PayloadPtr& payload) {
     SOFTGPU_NOT_NULL(params);
     Context* context = nullptr;
-    if (const CUresult error = named_context(handle, context); error != CUDA_SUCCESS) {
+    const std::uint64_t from = params->srcMemoryType == CU_MEMORYTYPE_DEVICE ? params->srcDevice : 0;
+    const std::uint64_t to = params->dstMemoryType == CU_MEMORYTYPE_DEVICE ? params->dstDevice : 0;
+    if (const CUresult error = context_of_node(handle, {from, to}, context); error != CUDA_SUCCESS) {
         return error;
     }
     Copy copy;
@@ -147,7 +167,7 @@ CUresult make_copy(const CUDA_MEMCPY3D* params, CUcontext handle, PayloadPtr& pa
 CUresult make_fill(const CUDA_MEMSET_NODE_PARAMS* params, CUcontext handle, PayloadPtr& payload) {
     SOFTGPU_NOT_NULL(params);
     Context* context = nullptr;
-    if (const CUresult error = named_context(handle, context); error != CUDA_SUCCESS) {
+    if (const CUresult error = context_of_node(handle, {params->dst}, context); error != CUDA_SUCCESS) {
         return error;
     }
     if (const CUresult error = check_fill(*params); error != CUDA_SUCCESS) {
