@@ -13,6 +13,7 @@
 #include "server/worker/graphs/graph_changes.h"
 #include "server/worker/graphs/graph_params.h"
 #include "server/worker/graphs/graph_shape.h"
+#include "server/worker/handlers/graphs.h"
 
 namespace gpupool::worker::handlers {
 namespace {
@@ -221,20 +222,18 @@ Outcome gpGraphNodeSetParams(Worker& worker, Command& command, codec::Slots<call
 Outcome gpGraphNodeGetParams(Worker& worker, Command& command, codec::Slots<calls::gpGraphNodeGetParams>& slots) {
     using Call = calls::gpGraphNodeGetParams;
     CUgraphNode asked = slots.at<Call::asked>().value;
-    if (worker.handles.translate(asked) != CUDA_SUCCESS) {
+    if (!find_and_enter(worker, command, asked)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    worker.scheduler.enter(worker.context_of(command));
     return describe(worker.api, worker.handles, asked, slots.at<Call::node>().object, slots.at<Call::payload>().object,
                     slots.at<Call::payload_bytes>().object);
 }
 
 Outcome cuGraphDestroy(Worker& worker, Command& command, codec::Slots<calls::cuGraphDestroy>& slots) {
     CUgraph graph = slots.at<calls::cuGraphDestroy::hGraph>().value;
-    if (worker.handles.translate(graph) != CUDA_SUCCESS) {
+    if (!find_and_enter(worker, command, graph)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    worker.scheduler.enter(worker.context_of(command));
     GraphContents contents;
     contents.add(worker, graph);
     if (auto waiting = await_changes(worker, command, is_named(worker, contents))) {
@@ -249,10 +248,9 @@ Outcome cuGraphDestroy(Worker& worker, Command& command, codec::Slots<calls::cuG
 
 Outcome cuGraphDestroyNode(Worker& worker, Command& command, codec::Slots<calls::cuGraphDestroyNode>& slots) {
     CUgraphNode node = slots.at<calls::cuGraphDestroyNode::hNode>().value;
-    if (worker.handles.translate(node) != CUDA_SUCCESS) {
+    if (!find_and_enter(worker, command, node)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    worker.scheduler.enter(worker.context_of(command));
     GraphContents within;
     within.add_children(worker, node, 1);
     const bool named = worker.graphs.changes_waiting.contains(node) || is_named(worker, within);
@@ -274,10 +272,9 @@ Outcome cuGraphDestroyNode(Worker& worker, Command& command, codec::Slots<calls:
 Outcome cuGraphClone(Worker& worker, Command& command, codec::Slots<calls::cuGraphClone>& slots) {
     using Call = calls::cuGraphClone;
     CUgraph original = slots.at<Call::originalGraph>().value;
-    if (worker.handles.translate(original) != CUDA_SUCCESS || slots.at<Call::phGraphClone>().value == nullptr) {
+    if (slots.at<Call::phGraphClone>().value == nullptr || !find_and_enter(worker, command, original)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    worker.scheduler.enter(worker.context_of(command));
     GraphShape shape;
     CUresult result = failure_of(worker, original);
     if (result == CUDA_SUCCESS) {
@@ -308,7 +305,7 @@ Outcome cuGraphKernelNodeSetAttribute(Worker& worker, Command& command,
                                       codec::Slots<calls::cuGraphKernelNodeSetAttribute>& slots) {
     using Call = calls::cuGraphKernelNodeSetAttribute;
     CUgraphNode node = slots.at<Call::hNode>().value;
-    if (slots.at<Call::value>().value == nullptr || worker.handles.translate(node) != CUDA_SUCCESS) {
+    if (slots.at<Call::value>().value == nullptr || !find_and_enter(worker, command, node)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     CUlaunchAttribute attribute{};
@@ -327,7 +324,6 @@ Outcome cuGraphKernelNodeSetAttribute(Worker& worker, Command& command,
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    worker.scheduler.enter(worker.context_of(command));
     return driver::call(worker.api.cuGraphKernelNodeSetAttribute, node, attribute.id,
                         static_cast<const CUkernelNodeAttrValue*>(&attribute.value));
 }
@@ -336,10 +332,9 @@ Outcome gpGraphDot(Worker& worker, Command& command, codec::Slots<calls::gpGraph
     using Call = calls::gpGraphDot;
     constexpr std::size_t kMaxText = 256u << 20;
     CUgraph graph = slots.at<Call::graph>().value;
-    if (worker.handles.translate(graph) != CUDA_SUCCESS) {
+    if (!find_and_enter(worker, command, graph)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    worker.scheduler.enter(worker.context_of(command));
     // The driver writes to a file by name. This one has a unique name and is private.
     char path[] = "/tmp/gpupool-graph-XXXXXX";
     const int descriptor = mkstemp(path);

@@ -6,6 +6,7 @@
 
 #include "server/worker/dispatch/serve.h"
 #include "server/worker/graphs/graph_shape.h"
+#include "server/worker/handlers/graphs.h"
 
 namespace gpupool::worker::handlers {
 namespace {
@@ -43,10 +44,9 @@ template <class Call, class Nodes>
 CUresult neighbours(Worker& worker, const Command& command, codec::Slots<Call>& slots, Nodes& nodes, std::size_t* count,
                     bool before) {
     CUgraphNode node = slots.template at<Call::hNode>().value;
-    if (worker.handles.translate(node) != CUDA_SUCCESS || count == nullptr) {
+    if (count == nullptr || !find_and_enter(worker, command, node)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    worker.scheduler.enter(worker.context_of(command));
     Shown all, shown;
     std::vector<CUgraphEdgeData> data, shown_data;
     const CUresult result = neighbours_of(worker.api, node, before, all, data);
@@ -81,36 +81,10 @@ CUresult shown_nodes(const Worker& worker, CUgraph graph, Shown& nodes) {
     return result;
 }
 
-}  // namespace
-
-Outcome cuGraphGetNodes(Worker& worker, Command& command, codec::Slots<calls::cuGraphGetNodes>& slots) {
-    using Call = calls::cuGraphGetNodes;
-    CUgraph graph = slots.at<Call::hGraph>().value;
-    if (worker.handles.translate(graph) != CUDA_SUCCESS || slots.at<Call::numNodes>().value == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    worker.scheduler.enter(worker.context_of(command));
-    Shown shown;
-    const CUresult result = shown_nodes(worker, graph, shown);
-    fill(slots.at<Call::nodes>().object, shown);
-    set_count(slots.at<Call::numNodes>().object, slots.at<Call::nodes>().value != nullptr, shown.size());
-    return result;
-}
-
-Outcome cuGraphGetRootNodes(Worker& worker, Command& command, codec::Slots<calls::cuGraphGetRootNodes>& slots) {
-    using Call = calls::cuGraphGetRootNodes;
-    CUgraph graph = slots.at<Call::hGraph>().value;
-    if (worker.handles.translate(graph) != CUDA_SUCCESS || slots.at<Call::numRootNodes>().value == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    worker.scheduler.enter(worker.context_of(command));
-    if (worker.graphs.stand_ins.hidden.empty()) {
-        return driver::call(worker.api.cuGraphGetRootNodes, graph, slots.at<Call::rootNodes>().value,
-                            slots.at<Call::numRootNodes>().value);
-    }
-    Shown shown;
-    CUresult result = shown_nodes(worker, graph, shown);
-    std::erase_if(shown, [&](CUgraphNode node) {
+// Those that depend on no other node that the program knows.
+CUresult shown_roots(const Worker& worker, CUgraph graph, Shown& nodes) {
+    CUresult result = shown_nodes(worker, graph, nodes);
+    std::erase_if(nodes, [&](CUgraphNode node) {
         Shown before;
         std::vector<CUgraphEdgeData> data;
         const CUresult asked = neighbours_of(worker.api, node, true, before, data);
@@ -118,18 +92,47 @@ Outcome cuGraphGetRootNodes(Worker& worker, Command& command, codec::Slots<calls
         return std::any_of(before.begin(), before.end(),
                            [&](CUgraphNode one) { return !worker.graphs.stand_ins.hides(one); });
     });
-    fill(slots.at<Call::rootNodes>().object, shown);
-    set_count(slots.at<Call::numRootNodes>().object, slots.at<Call::rootNodes>().value != nullptr, shown.size());
     return result;
+}
+
+// Serves a query of a graph's nodes: by the driver's call, or, if nodes are hidden, by `find`.
+template <class Nodes>
+CUresult nodes_in(Worker& worker, const Command& command, CUgraph graph, Nodes& nodes, std::size_t* count,
+                  CUresult (*ask)(CUgraph, CUgraphNode*, std::size_t*),
+                  CUresult (*find)(const Worker&, CUgraph, Shown&)) {
+    if (count == nullptr || !find_and_enter(worker, command, graph)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (worker.graphs.stand_ins.hidden.empty()) {
+        return driver::call(ask, graph, nodes.value, count);
+    }
+    Shown shown;
+    const CUresult result = find(worker, graph, shown);
+    fill(nodes.object, shown);
+    set_count(*count, nodes.value != nullptr, shown.size());
+    return result;
+}
+
+}  // namespace
+
+Outcome cuGraphGetNodes(Worker& worker, Command& command, codec::Slots<calls::cuGraphGetNodes>& slots) {
+    using Call = calls::cuGraphGetNodes;
+    return nodes_in(worker, command, slots.at<Call::hGraph>().value, slots.at<Call::nodes>(),
+                    slots.at<Call::numNodes>().value, worker.api.cuGraphGetNodes, shown_nodes);
+}
+
+Outcome cuGraphGetRootNodes(Worker& worker, Command& command, codec::Slots<calls::cuGraphGetRootNodes>& slots) {
+    using Call = calls::cuGraphGetRootNodes;
+    return nodes_in(worker, command, slots.at<Call::hGraph>().value, slots.at<Call::rootNodes>(),
+                    slots.at<Call::numRootNodes>().value, worker.api.cuGraphGetRootNodes, shown_roots);
 }
 
 Outcome cuGraphGetEdges_v2(Worker& worker, Command& command, codec::Slots<calls::cuGraphGetEdges_v2>& slots) {
     using Call = calls::cuGraphGetEdges_v2;
     CUgraph graph = slots.at<Call::hGraph>().value;
-    if (worker.handles.translate(graph) != CUDA_SUCCESS || slots.at<Call::numEdges>().value == nullptr) {
+    if (slots.at<Call::numEdges>().value == nullptr || !find_and_enter(worker, command, graph)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    worker.scheduler.enter(worker.context_of(command));
     Shown from, to, shown_from, shown_to;
     std::vector<CUgraphEdgeData> data, shown_data;
     const CUresult result = edges_of(worker.api, graph, from, to, data);
