@@ -95,7 +95,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
                      codec::StreamThrottleNotice{on_wire(stream.name()), codec::to_wire(stream.context->client),
                                                  stream.thread, throttled ? 1u : 0u});
           },
-          [this] { return driver_closed(); }, [this] { settle_launches(); }, clock),
+          [this] { return driver_closed(); }, [this] { drain_issuers(); }, clock),
       issuers(library.api, std::min(options.issuers, Issuers::kMaxThreads)),
       inbox(clock),
       tracer(
@@ -197,7 +197,7 @@ void Worker::loop() {
             receiver_.reset();
         }
         if (!batch.jobs.empty()) {
-            settle_launches();
+            drain_issuers();
         }
         for (const std::function<void()>& job : batch.jobs) {
             job();
@@ -213,7 +213,7 @@ void Worker::loop() {
             continue;
         }
         batches_ahead = 0;
-        settle_launches();
+        drain_issuers();
         moved = scheduler.run_held() || moved;
         if (scheduler.poll(moved ? Scheduler::PollDepth::brief : Scheduler::PollDepth::idle)) {
             channel_->try_flush();  // a thread of the client may wait for it
@@ -226,7 +226,8 @@ void Worker::loop() {
             polled_at_.reset();
         }
         // Completions that precede what the GPU wrote to host memory are sent before it.
-        moved = host_mirrors.poll([this] { scheduler.settle(); }, [this](auto record) { send_host_change(record); }) ||
+        moved = host_mirrors.poll([this] { scheduler.flush_completions(); },
+                                  [this](auto record) { send_host_change(record); }) ||
                 moved;
         if (tracer.on() && !driver_closed()) [[unlikely]] {
             moved = tracer.poll() || moved;
@@ -340,7 +341,7 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         offset += bytes;
         if (++since_poll_ >= (issuers.busy() ? kPollIssuersEvery : kPollEvery)) {
             since_poll_ = 0;
-            settle_launches();
+            drain_issuers();
             scheduler.run_held();
             scheduler.poll();
             channel_->try_flush();
@@ -362,7 +363,7 @@ void Worker::dispatch(Command& command) {
         return;
     }
     if (command.header.opcode != calls::gpLaunch::kOpcode) {
-        settle_launches();
+        drain_issuers();
     }
     Tracer::Issue issue(tracer, command.header, command.ready);
     const std::uint64_t holds = scheduler.holds();
@@ -373,16 +374,16 @@ void Worker::dispatch(Command& command) {
 }
 
 void Worker::catch_up() {
-    settle_launches();
+    drain_issuers();
     scheduler.poll(Scheduler::PollDepth::thorough);
     set_aside_.take_actions([this] { return !driver_closed() && !ending_; });
 }
 
-void Worker::settle_launches() {
+void Worker::drain_issuers() {
     if (!issuers.busy()) {
         return;
     }
-    for (const Issuers::Failure& failure : issuers.settle()) {
+    for (const Issuers::Failure& failure : issuers.drain()) {
         handles.forget_use(failure.launch.shape.function);
         note_failure(api, failure.launch, failure.result);
         answer(failure.command, failure.result);

@@ -190,14 +190,14 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         return waiting_calls.any() && (gpu_may_wait_for_us() || waiting_calls.any_alone());
     }
     // Runs `action` soon, when the driver is not closed.
-    void in_driver(std::function<void()> action) { set_aside_.add_action(std::move(action)); }
+    void when_driver_open(std::function<void()> action) { set_aside_.add_action(std::move(action)); }
     // Between commands of one batch: polls for completions and runs the actions that waited for the driver to open.
     void catch_up();
 
     // Have many commands arrived that are yet to be issued?
     [[nodiscard]] bool more_to_come() const { return bytes_to_come_ >= kMuchToComeBytes; }
     // Returns when all launches that were handed to issuers have been issued; answers those that failed.
-    void settle_launches();
+    void drain_issuers();
 
   private:
     std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;

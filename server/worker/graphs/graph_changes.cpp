@@ -24,7 +24,7 @@ void make_changes(Worker& worker, const std::shared_ptr<GraphExec>& graph, std::
                   WaitingChangePtr change) {
     while (change != nullptr) {
         if (worker.driver_closed()) {
-            worker.in_driver([&worker, graph, client, change] { make_changes(worker, graph, client, change); });
+            worker.when_driver_open([&worker, graph, client, change] { make_changes(worker, graph, client, change); });
             return;
         }
         ++graph->changes_made;

@@ -107,7 +107,7 @@ void end_context(Worker& worker, const Command& command, CUcontext client, std::
                                          worker.pinned.forget(driver);
                                          worker.word_memory.forget(driver);
                                          // Streams of other contexts may have joined those captures.
-                                         worker.in_driver([&worker, captures] {
+                                         worker.when_driver_open([&worker, captures] {
                                              note_captures(worker);
                                              worker.captures -= captures;
                                          });

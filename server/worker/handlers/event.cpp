@@ -165,7 +165,7 @@ Outcome cuEventQuery(Worker& worker, Command& command, codec::Slots<calls::cuEve
     worker.scheduler.enter(event->context);
     const CUresult result = driver::call(worker.api.cuEventQuery, event->driver);
     if (result == CUDA_SUCCESS) {
-        worker.scheduler.settle();
+        worker.scheduler.flush_completions();
     }
     return result;
 }

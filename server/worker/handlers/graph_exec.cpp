@@ -69,7 +69,7 @@ class Launch {
                 --graph->watch.running;
                 end_watch(worker, *graph, graph->held_launches.size());
                 if (worker.driver_closed()) {
-                    worker.in_driver([graph = std::move(graph)] {});  // this may be its last reference
+                    worker.when_driver_open([graph = std::move(graph)] {});  // this may be its last reference
                 }
             });
         }

@@ -33,7 +33,7 @@ void end_green(Worker& worker, const Command& command, CUcontext client) {
         [&api = worker.api, green, result] { *result = driver::call(api.cuGreenCtxDestroy, green); },
         [&worker, command, driver, result, captures] {
             worker.context_owners.remove(driver);
-            worker.in_driver([&worker, captures] {
+            worker.when_driver_open([&worker, captures] {
                 note_captures(worker);  // streams of other contexts may have joined those captures
                 worker.captures -= captures;
             });
@@ -44,7 +44,7 @@ void end_green(Worker& worker, const Command& command, CUcontext client) {
 // The driver's calls take no notice of what the worker holds. So they are made when all of it has been issued.
 bool serve_later(Worker& worker, Command& command) {
     if (command.ready || !worker.scheduler.holds_any()) {
-        worker.settle_launches();
+        worker.drain_issuers();
         return false;
     }
     serve_when_issued(worker, command);
@@ -178,7 +178,7 @@ Outcome gpGreenContextDestroy(Worker& worker, Command& command, codec::Slots<cal
     state->ending = true;
     // Deferred, because the action may run while the scheduler iterates over the context's streams.
     worker.scheduler.when_complete(*state, [&worker, command, client](CUresult) {
-        worker.in_driver([&worker, command, client] { end_green(worker, command, client); });
+        worker.when_driver_open([&worker, command, client] { end_green(worker, command, client); });
     });
     return Outcome::answered();
 }

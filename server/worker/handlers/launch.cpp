@@ -137,7 +137,7 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     launch.function = codec::from_wire<CUfunction>(function.driver);
     const ContextState* const context = worker.context_of(command);
     if (first && worker.gpu_may_wait_for_us()) [[unlikely]] {
-        worker.settle_launches();  // otherwise the waiting call would block the issuers' launches
+        worker.drain_issuers();  // otherwise the waiting call would block the issuers' launches
         worker.scheduler.enter(stream->context);
         auto elsewhere = std::make_unique<FirstLaunch>(worker, command, *stream, std::move(launch));
         if (!command.ready) {  // else the held command names them already
@@ -154,7 +154,7 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
         return Outcome::answered();
     }
     if (!independent || worker.issuers.busy_with(*stream)) {
-        worker.settle_launches();
+        worker.drain_issuers();
     }
     if (result = worker.scheduler.enter(context); result != CUDA_SUCCESS) {
         return result;

@@ -110,7 +110,7 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
     }
     // Deferred, because the action may run while the scheduler iterates over this very stream.
     const auto end = [&worker, client, context = stream->context->client](CUresult) {
-        worker.in_driver([&worker, client, context] { end_stream(worker, client, context); });
+        worker.when_driver_open([&worker, client, context] { end_stream(worker, client, context); });
     };
     // Completions that are yet to be polled refer to the stream: it is destroyed when they are found.
     if (stream->capturing) {
@@ -177,7 +177,7 @@ Outcome cuStreamQuery(Worker& worker, Command& command, codec::Slots<calls::cuSt
     }
     result = worker.scheduler.query(*stream);
     if (result == CUDA_SUCCESS) {
-        worker.scheduler.settle();
+        worker.scheduler.flush_completions();
     }
     return result;
 }

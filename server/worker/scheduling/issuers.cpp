@@ -75,7 +75,7 @@ void Issuers::wait_for(Issuer& issuer, std::uint32_t done) {
     }
 }
 
-std::vector<Issuers::Failure> Issuers::settle() {
+std::vector<Issuers::Failure> Issuers::drain() {
     for (const auto& issuer : issuers_) {
         wait_for(*issuer, issuer->handed.load(std::memory_order_relaxed));
     }

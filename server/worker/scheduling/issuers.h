@@ -4,15 +4,15 @@
 // when many launches arrive and successive ones are for different streams, the dispatcher hands them out. All launches
 // of one stream go to the same issuer, in order; the launches of some streams stay with the dispatcher. Only launches
 // that depend on nothing but their stream are handed out, and before it does anything else the dispatcher waits in
-// settle() until they are issued. So the order of all other work is the same as without issuers, and launches of
+// drain() until they are issued. So the order of all other work is the same as without issuers, and launches of
 // independent streams have no order among them.
 //
-// The driver does not block a launch for which its stream has credit (scheduler.h). So settle() takes no longer than
+// The driver does not block a launch for which its stream has credit (scheduler.h). So drain() takes no longer than
 // the launches that are left: at most kMaxWaiting for each issuer.
 //
 // Ownership: an issuer owns what was handed to it.
 // Threads: all methods are the dispatcher's.
-// Errors: settle() returns them.
+// Errors: drain() returns them.
 #pragma once
 
 #include <array>
@@ -48,14 +48,14 @@ class Issuers {
 
     // Should this launch for `stream` be handed out? `more`: further launches behind it have already arrived.
     bool takes(StreamState& stream, bool more);
-    // Hands a launch to its stream's issuer, which issues it before settle() returns and then writes `mark` to the
+    // Hands a launch to its stream's issuer, which issues it before drain() returns and then writes `mark` to the
     // stream's word (Scheduler::issued_elsewhere); 0: no mark.
     void hand_out(const StreamState& stream, const Command& command, KernelLaunch launch, std::uint32_t mark);
-    // Was anything handed out since settle()? Is `stream` also one that an issuer serves?
+    // Was anything handed out since drain()? Is `stream` also one that an issuer serves?
     [[nodiscard]] bool busy() const { return busy_; }
     [[nodiscard]] bool busy_with(const StreamState& stream) const { return busy_ && stream.issuer > 0; }
     // Returns when all is issued, with the launches that failed.
-    [[nodiscard]] std::vector<Failure> settle();
+    [[nodiscard]] std::vector<Failure> drain();
     // A context ends: the driver may reuse its handle for another.
     void forget_contexts() { ++contexts_ended_; }
     // Ends the threads. Launches that are still queued are not issued.

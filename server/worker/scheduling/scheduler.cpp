@@ -8,12 +8,12 @@ namespace gpupool::worker {
 
 Scheduler::Scheduler(const driver::Api& api, PinnedMemory& word_memory,
                      std::function<void(const StreamState&, bool)> notify_throttled,
-                     std::function<bool()> driver_closed, std::function<void()> settle_launches, TimeSource& clock)
+                     std::function<bool()> driver_closed, std::function<void()> drain_issuers, TimeSource& clock)
     : api_(api),
       word_memory_(word_memory),
       notify_throttled_(std::move(notify_throttled)),
       driver_closed_(std::move(driver_closed)),
-      settle_launches_(std::move(settle_launches)),
+      drain_issuers_(std::move(drain_issuers)),
       clock_(clock) {}
 
 CUresult Scheduler::enter(const ContextState* context) {

@@ -91,12 +91,12 @@ class Scheduler {
     static constexpr std::size_t kReleaseDivisor = 2;  // the client is released at half of the limit
 
     // `notify_throttled` notifies the client to stop (true) or resume (false) sending work for a stream. While
-    // `driver_closed` returns true nothing is issued. `settle_launches` returns when the issuers have issued the
+    // `driver_closed` returns true nothing is issued. `drain_issuers` returns when the issuers have issued the
     // launches that they were handed. `word_memory` outlives the scheduler.
     Scheduler(
         const driver::Api& api, PinnedMemory& word_memory,
         std::function<void(const StreamState&, bool)> notify_throttled,
-        std::function<bool()> driver_closed = [] { return false; }, std::function<void()> settle_launches = [] {},
+        std::function<bool()> driver_closed = [] { return false; }, std::function<void()> drain_issuers = [] {},
         TimeSource& clock = TimeSource::system());
 
     // Makes `context` current for the driver calls that follow on this thread.
@@ -161,7 +161,7 @@ class Scheduler {
 
     // Sends the data and event notifications that precede what is known to be complete. Must be called before the
     // client learns of a completion other than by an action, such as by the result of a query.
-    void settle() {
+    void flush_completions() {
         for (int pass = 0; pass < kMaxPasses && (data_outstanding_ != 0 || notifications_outstanding_ != 0); ++pass) {
             poll(PollDepth::thorough);
         }
@@ -262,7 +262,7 @@ class Scheduler {
     PinnedMemory& word_memory_;
     std::function<void(const StreamState&, bool)> notify_throttled_;
     const std::function<bool()> driver_closed_;
-    const std::function<void()> settle_launches_;
+    const std::function<void()> drain_issuers_;
     TimeSource& clock_;
     const ContextState* current_ = nullptr;
     bool entered_ = false;

@@ -47,7 +47,7 @@ void Scheduler::mark_before(StreamState& legacy) {
     if (!legacy.legacy || legacy.capturing || legacy.context->unmarked_blocking == 0) {
         return;
     }
-    settle_launches_();  // the marks must follow the launches that issuers make
+    drain_issuers_();  // the marks must follow the launches that issuers make
     legacy.context->each_stream([&](StreamState& other) {
         if (!other.legacy && other.blocking && !other.capturing && other.unmarked != 0) {
             mark(other, {});

@@ -22,7 +22,7 @@ bool StreamWatches::ended(const Watch& watch) {
         return false;
     }
     if (result == CUDA_SUCCESS) {
-        worker_.scheduler.settle();
+        worker_.scheduler.flush_completions();
         result = stream->context->result_to_notify(result);
     }
     notify(watch.stream, watch.command, result);

@@ -8,7 +8,7 @@
 // (set_aside.h), and serves only those that need no driver call.
 //
 // `done` may run while other such calls are still under way, so it must not call the driver other than through
-// Worker::in_driver().
+// Worker::when_driver_open().
 //
 // Threads: the dispatcher's.
 // Errors: none.

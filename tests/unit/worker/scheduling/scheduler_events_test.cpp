@@ -187,7 +187,7 @@ TEST_F(SchedulerTest, EventsAreReportedBeforeTheirStreamsAnswer) {
     scheduler.mark(stream, note("answer"));
     scheduler.when_recorded(event, note("event"), worker::Effect::notifies_of_event);
     fake.complete(stream.driver);
-    scheduler.settle();
+    scheduler.flush_completions();
     EXPECT_EQ(log, Log{"event"});
     scheduler.poll();
     scheduler.poll();
