@@ -263,7 +263,7 @@ CUresult find_context(CUcontext handle, ContextState*& context) {
     return context->live ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-CUresult find_green(CUgreenCtx handle, ContextState*& context) {
+CUresult find_context(CUgreenCtx handle, ContextState*& context) {
     const CUresult result = find_context(codec::from_wire<CUcontext>(codec::to_wire(handle)), context);
     return context != nullptr && !context->green() ? CUDA_ERROR_INVALID_CONTEXT : result;
 }

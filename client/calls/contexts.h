@@ -1,4 +1,4 @@
-// Looking up contexts of both kinds by the program's handles.
+// Looking up contexts and green contexts by the program's handles.
 //
 // Ownership: none.
 // Threads: any thread of the application.
@@ -9,10 +9,9 @@
 
 namespace gpupool::client::entry {
 
-// Sets `context` to a live context. Null is none.
+// Sets `context` to the live context that the handle names; that of a CUcontext may be a green context too.
 CUresult find_context(CUcontext handle, ContextState*& context);
-// The same for a green context.
-CUresult find_green(CUgreenCtx handle, ContextState*& context);
+CUresult find_context(CUgreenCtx handle, ContextState*& context);
 
 // Retains a device's primary context for a green context, or releases it. The last release ends the primary context.
 CUresult retain_for_green(CUdevice device);

@@ -11,17 +11,23 @@
 #include "protocol/export_tables/registry.h"
 
 namespace gpupool::client::entry {
+namespace {
 
-CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource* resource, CUdevResourceType type) {
+// `handle`: of a context or a green context.
+template <class Handle>
+CUresult get_resource(Handle handle, CUdevResource* resource, CUdevResourceType type) {
     ContextState* context = nullptr;
-    const CUresult result = find_context(hCtx, context);
-    return result != CUDA_SUCCESS ? result : remote<calls::cuCtxGetDevResource>(hCtx, resource, type);
+    const CUresult result = find_context(handle, context);
+    return result != CUDA_SUCCESS ? result : remote<calls::cuCtxGetDevResource>(context->handle, resource, type);
 }
 
+}  // namespace
+
+CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource* resource, CUdevResourceType type) {
+    return get_resource(hCtx, resource, type);
+}
 CUresult cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource* resource, CUdevResourceType type) {
-    ContextState* context = nullptr;
-    const CUresult result = find_green(hCtx, context);
-    return result != CUDA_SUCCESS ? result : remote<calls::cuCtxGetDevResource>(context->handle, resource, type);
+    return get_resource(hCtx, resource, type);
 }
 
 CUresult cuDevSmResourceSplitByCount(CUdevResource* result, unsigned* nbGroups, const CUdevResource* input,
@@ -88,7 +94,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice de
 // Waits for the work of the context's streams, of which the worker would otherwise keep no account.
 CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
     ContextState* context = nullptr;
-    if (const CUresult result = find_green(hCtx, context); result != CUDA_SUCCESS) {
+    if (const CUresult result = find_context(hCtx, context); result != CUDA_SUCCESS) {
         return result;
     }
     if (!context->live.exchange(false)) {
@@ -105,13 +111,13 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
 
 CUresult cuCtxFromGreenCtx(CUcontext* pContext, CUgreenCtx hCtx) {
     ContextState* context = nullptr;
-    const CUresult result = find_green(hCtx, context);
+    const CUresult result = find_context(hCtx, context);
     return result != CUDA_SUCCESS ? result : store(pContext, context->handle);
 }
 
 CUresult cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long* greenCtxId) {
     ContextState* context = nullptr;
-    const CUresult result = find_green(greenCtx, context);
+    const CUresult result = find_context(greenCtx, context);
     return result != CUDA_SUCCESS ? result : store(greenCtxId, static_cast<unsigned long long>(context->id));
 }
 

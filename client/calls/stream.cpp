@@ -1,4 +1,4 @@
-// Streams and events. The client chooses their handles and the server creates them, so the calls need not wait.
+// Streams. The client chooses their handles and the server creates them, so the calls need not wait.
 
 #include "client/calls/contexts.h"
 #include "client/calls/copy_shapes.h"
@@ -39,10 +39,6 @@ void note_priority(CUstream stream, int priority) {
     }
 }
 
-CUresult check_event(CUevent event) {
-    return this_session().events.find(event) != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
 // Checks a stream for a query or a wait. On a capturing stream it fails and invalidates the capture.
 CUresult check_not_capturing(CUstream stream) {
     const CUresult result = check_stream(stream);
@@ -50,76 +46,9 @@ CUresult check_not_capturing(CUstream stream) {
     return result != CUDA_SUCCESS || !captures.any() ? result : captures.refuse_if_capturing(stream_key(stream));
 }
 
-CUresult check_both(CUstream stream, CUevent event) {
-    const CUresult result = check_stream(stream);
-    return result != CUDA_SUCCESS ? result : check_event(event);
-}
-
-// A lost context answers every query with its error.
-CUresult check_not_lost() {
-    const ContextState* const context = this_thread().current();
-    return context == nullptr ? CUDA_SUCCESS : context->lost.load(std::memory_order_relaxed);
-}
-
-// An event that a capture recorded stands for graph nodes, not for work that a call could wait for.
-CUresult check_not_captured(CUevent event) {
-    CUresult result = check_event(event);
-    Captures& captures = this_session().captures;
-    if (result == CUDA_SUCCESS) {
-        result = captures.refuse_if_captured(event);
-    }
-    return result != CUDA_SUCCESS || !captures.any() ? result : captures.before_unsafe_call();
-}
-
-// Makes the worker report the completion of that record, so that queries of it need no round trip.
-void watch(CUevent handle, Event& event, std::uint64_t record) {
-    if (event.always_ask.load(std::memory_order_relaxed)) {
-        return;
-    }
-    event.watched.store(record, std::memory_order_release);  // set first: the notice may arrive before the call returns
-    if (remote<calls::gpEventWatch>(handle, record) != CUDA_SUCCESS) {
-        event.watched.store(0, std::memory_order_release);
-    }
-}
-
-template <class Send>
-CUresult record(CUevent event, CUstream stream, unsigned flags, Send send) {
-    CUresult result = check_stream(stream);
-    const std::shared_ptr<Event> known_event = this_session().events.find(event);
-    if (result != CUDA_SUCCESS || known_event == nullptr) {
-        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_HANDLE;
-    }
-    if ((flags & CU_EVENT_RECORD_EXTERNAL) != 0) {
-        known_event->always_ask = true;  // in a capture it becomes a graph node
-    }
-    known_event->launched_with = false;
-    // Counted before it is sent, so that no thread takes the completion of an earlier record for this one's.
-    const std::uint64_t number = known_event->record.fetch_add(1, std::memory_order_acq_rel) + 1;
-    Captures& captures = this_session().captures;
-    const bool watched = flags == CU_EVENT_RECORD_DEFAULT && known_event->queried.load(std::memory_order_relaxed) &&
-                         !known_event->always_ask.load(std::memory_order_relaxed) && !captures.any();
-    if (watched) {
-        known_event->watched.store(
-            number, std::memory_order_release);  // set first: the notice may arrive before the call returns
-        result = remote<calls::gpEventRecord>(event, stream, number);
-    } else {
-        result = send();
-    }
-    if (result == CUDA_SUCCESS) {
-        known_event->sent.store(number, std::memory_order_release);
-    } else if (watched) {
-        known_event->watched.store(0, std::memory_order_release);
-    }
-    if (result == CUDA_SUCCESS && (flags & CU_EVENT_RECORD_EXTERNAL) == 0 &&
-        (captures.any() || captures.any_events())) {
-        captures.recorded(event, stream_key(stream));
-    }
-    return result;
-}
-
-CUresult check_event_query(CUevent event) {
-    const CUresult result = check_not_lost();
-    return result != CUDA_SUCCESS ? result : check_not_captured(event);
+int clamped_priority(int priority, const ContextState& context) {
+    const Device& device = this_session().devices.devices[static_cast<std::size_t>(context.device)];
+    return std::max(device.greatest_priority, std::min(device.least_priority, priority));
 }
 
 template <class Create>
@@ -162,14 +91,6 @@ CUresult destroy_stream(CUstream stream) {
     return remote<calls::cuStreamDestroy_v2>(stream);
 }
 
-CUresult destroy_event(CUevent event) {
-    if (!this_session().events.remove(event)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    this_session().captures.forget(event);
-    return remote<calls::cuEventDestroy_v2>(event);
-}
-
 CUresult submit_host_function(CUstream stream, HostFunctions::Function function) {
     ContextState* context = nullptr;
     CUresult result = usable_context(context);
@@ -201,8 +122,7 @@ CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned flags, int prio
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    const Device& device = this_session().devices.devices[static_cast<std::size_t>(context->device)];
-    priority = std::max(device.greatest_priority, std::min(device.least_priority, priority));
+    priority = clamped_priority(priority, *context);
     return create_stream(phStream, flags, priority, [&](CUstream* stream) {
         return remote<calls::cuStreamCreateWithPriority>(stream, flags, priority);
     });
@@ -298,30 +218,6 @@ CUresult cuStreamQuery(CUstream hStream) {
     return CUDA_ERROR_UNKNOWN;
 }
 
-CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned Flags) {
-    CUresult result = check_both(hStream, hEvent);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    Captures& captures = this_session().captures;
-    const bool external = (Flags & CU_EVENT_WAIT_EXTERNAL) != 0;
-    if (const auto capture = external ? std::nullopt : captures.capture_of(hEvent)) {
-        // It may join the capture, merge two, or be too late: only the driver knows.
-        const WaitForReplies exact;
-        result = remote<calls::cuStreamWaitEvent>(hStream, hEvent, Flags);
-        StreamInfo info;
-        if (result == CUDA_SUCCESS && find_stream(hStream, info) == CUDA_SUCCESS) {
-            captures.join(stream_key(hStream), info.blocking(), *capture);
-        }
-        return result;
-    }
-    if (const StreamKey key = stream_key(hStream); !external && captures.find(key)) {
-        captures.invalidate(key);
-        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-    }
-    return remote<calls::cuStreamWaitEvent>(hStream, hEvent, Flags);
-}
-
 CUresult cuStreamGetFlags(CUstream hStream, unsigned* flags) {
     StreamInfo info;
     CUresult result = check_not_capturing(hStream);
@@ -400,14 +296,13 @@ CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx* phCtx) {
 
 CUresult cuGreenCtxStreamCreate(CUstream* phStream, CUgreenCtx greenCtx, unsigned flags, int priority) {
     ContextState* context = nullptr;
-    if (const CUresult result = find_green(greenCtx, context); result != CUDA_SUCCESS) {
+    if (const CUresult result = find_context(greenCtx, context); result != CUDA_SUCCESS) {
         return result;
     }
     if (phStream == nullptr || flags != CU_STREAM_NON_BLOCKING) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const Device& device = this_session().devices.devices[static_cast<std::size_t>(context->device)];
-    priority = std::max(device.greatest_priority, std::min(device.least_priority, priority));
+    priority = clamped_priority(priority, *context);
     CUstream stream = nullptr;
     const CUresult result = remote<calls::gpGreenStreamCreate>(&stream, context->handle, priority);
     if (result == CUDA_SUCCESS) {
@@ -415,62 +310,6 @@ CUresult cuGreenCtxStreamCreate(CUstream* phStream, CUgreenCtx greenCtx, unsigne
         *phStream = stream;
     }
     return result;
-}
-
-namespace {
-
-// Prepares a call that concerns all work of a context. Such a call is not allowed while one of its streams captures.
-CUresult check_context_event(const ContextState& context, CUevent event) {
-    const CUresult result = check_event(event);
-    Captures& captures = this_session().captures;
-    return result != CUDA_SUCCESS || !captures.any() ? result : captures.before_context_wait(&context);
-}
-
-CUresult record_context(ContextState& context, CUevent event) {
-    if (const CUresult result = check_context_event(context, event); result != CUDA_SUCCESS) {
-        return result;
-    }
-    const std::shared_ptr<Event> known_event = this_session().events.find(event);
-    known_event->launched_with = false;
-    // Counted before it is sent, so that no thread takes the completion of an earlier record for this one's.
-    const std::uint64_t number = known_event->record.fetch_add(1, std::memory_order_acq_rel) + 1;
-    const CUresult result = remote<calls::gpContextRecordEvent>(context.handle, event);
-    if (result == CUDA_SUCCESS) {
-        known_event->sent.store(number, std::memory_order_release);
-        this_session().captures.forget(event);
-    }
-    return result;
-}
-
-CUresult wait_in_context(ContextState& context, CUevent event) {
-    CUresult result = check_context_event(context, event);
-    if (result == CUDA_SUCCESS) {
-        result = this_session().captures.refuse_if_captured(event);
-    }
-    return result != CUDA_SUCCESS ? result : remote<calls::gpContextWaitEvent>(context.handle, event);
-}
-
-}  // namespace
-
-CUresult cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent) {
-    ContextState* context = nullptr;
-    const CUresult result = find_green(hCtx, context);
-    return result != CUDA_SUCCESS ? result : record_context(*context, hEvent);
-}
-CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) {
-    ContextState* context = nullptr;
-    const CUresult result = find_green(hCtx, context);
-    return result != CUDA_SUCCESS ? result : wait_in_context(*context, hEvent);
-}
-CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
-    ContextState* context = nullptr;
-    const CUresult result = find_context(hCtx, context);
-    return result != CUDA_SUCCESS ? result : record_context(*context, hEvent);
-}
-CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
-    ContextState* context = nullptr;
-    const CUresult result = find_context(hCtx, context);
-    return result != CUDA_SUCCESS ? result : wait_in_context(*context, hEvent);
 }
 
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {
@@ -499,86 +338,6 @@ CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* 
         hStream, [hStream, callback, userData](CUresult status) { callback(hStream, status, userData); });
 }
 
-// ---- events
-
-CUresult cuEventCreate(CUevent* phEvent, unsigned Flags) {
-    constexpr unsigned kKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-    ContextState* context = nullptr;
-    CUresult result = usable_context(context);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (phEvent == nullptr || (Flags & ~kKnown) != 0 ||
-        ((Flags & CU_EVENT_INTERPROCESS) != 0 && (Flags & CU_EVENT_DISABLE_TIMING) == 0)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    CUevent event = nullptr;
-    result = remote<calls::cuEventCreate>(&event, Flags);
-    if (result == CUDA_SUCCESS) {
-        this_session().events.add(event, Flags);
-        *phEvent = event;
-    }
-    return result;
-}
-
-CUresult cuEventDestroy(CUevent hEvent) {
-    return destroy_event(hEvent);
-}
-CUresult cuEventDestroy_v2(CUevent hEvent) {
-    return destroy_event(hEvent);
-}
-
-CUresult cuEventRecord(CUevent hEvent, CUstream hStream) {
-    return record(hEvent, hStream, 0, [&] { return remote<calls::cuEventRecord>(hEvent, hStream); });
-}
-
-CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned flags) {
-    return record(hEvent, hStream, flags,
-                  [&] { return remote<calls::cuEventRecordWithFlags>(hEvent, hStream, flags); });
-}
-
-CUresult cuEventQuery(CUevent hEvent) {
-    CUresult result = check_event_query(hEvent);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    const std::shared_ptr<Event> event = this_session().events.find(hEvent);
-    if (event == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    switch (event->known()) {
-        case Event::Known::complete: return known_answer(this_session(), nullptr);
-        case Event::Known::pending: return pending_answer(this_session(), nullptr);
-        case Event::Known::unknown: break;
-    }
-    const std::uint64_t latest = event->sent.load(std::memory_order_acquire);
-    result = remote<calls::cuEventQuery>(hEvent);
-    if (result == CUDA_SUCCESS) {
-        this_session().events.note_complete(hEvent, latest, result);
-    } else if (result == CUDA_ERROR_NOT_READY) {
-        watch(hEvent, *event, latest);
-    }
-    event->queried = true;
-    return result;
-}
-
-CUresult cuEventSynchronize(CUevent hEvent) {
-    CUresult result = check_event_query(hEvent);
-    const std::shared_ptr<Event> event = this_session().events.find(hEvent);
-    if (result != CUDA_SUCCESS || event == nullptr) {
-        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (event->known() == Event::Known::complete) {
-        return known_answer(this_session(), nullptr);
-    }
-    const std::uint64_t latest = event->sent.load(std::memory_order_acquire);
-    result = remote<calls::cuEventSynchronize>(hEvent);
-    if (result == CUDA_SUCCESS) {
-        this_session().events.note_complete(hEvent, latest, result);
-    }
-    return result;
-}
-
 CUresult cuStreamCopyAttributes(CUstream dst, CUstream src) {
     CUresult result = check_stream(dst);
     if (result == CUDA_SUCCESS) {
@@ -604,14 +363,6 @@ CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstr
         note_priority(hStream, now.priority);  // the driver may have clamped it
     }
     return result;
-}
-
-CUresult cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
-    return remote<calls::cuEventElapsedTime>(pMilliseconds, hStart, hEnd);
-}
-
-CUresult cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
-    return remote<calls::cuEventElapsedTime_v2>(pMilliseconds, hStart, hEnd);
 }
 
 // ---- memory operations

@@ -4,6 +4,28 @@
 #include "client/core/dispatch/remote.h"
 
 namespace gpupool::client::entry {
+namespace {
+
+// Changes reference counts with `change`, if the arguments are valid, and runs the destructors of objects that lost
+// their last reference.
+template <class Change>
+CUresult count_references(bool valid, Change change) {
+    CUresult result = CUDA_SUCCESS;
+    Session* const s = session(result);
+    if (s == nullptr || !valid) {
+        return s == nullptr ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    UserObjects::Destructors due;
+    result = change(s->user_objects, due);
+    run(due);
+    return result;
+}
+
+bool is_graph(CUgraph graph) {
+    return codec::kind_of(codec::to_wire(graph)) == codec::HandleKind::graph;
+}
+
+}  // namespace
 
 CUresult cuUserObjectCreate(CUuserObject* object_out, void* ptr, CUhostFn destroy, unsigned initialRefcount,
                             unsigned flags) {
@@ -23,52 +45,29 @@ CUresult cuUserObjectCreate(CUuserObject* object_out, void* ptr, CUhostFn destro
 }
 
 CUresult cuUserObjectRetain(CUuserObject object, unsigned count) {
-    CUresult result = CUDA_SUCCESS;
-    Session* const s = session(result);
-    if (s == nullptr || count == 0) {
-        return s == nullptr ? result : CUDA_ERROR_INVALID_VALUE;
-    }
-    return s->user_objects.retain(object, count);
+    return count_references(
+        count != 0, [&](UserObjects& objects, UserObjects::Destructors&) { return objects.retain(object, count); });
 }
 
 CUresult cuUserObjectRelease(CUuserObject object, unsigned count) {
-    CUresult result = CUDA_SUCCESS;
-    Session* const s = session(result);
-    if (s == nullptr || count == 0) {
-        return s == nullptr ? result : CUDA_ERROR_INVALID_VALUE;
-    }
-    UserObjects::Destructors due;
-    result = s->user_objects.release(object, count, due);
-    run(due);
-    return result;
+    return count_references(count != 0, [&](UserObjects& objects, UserObjects::Destructors& due) {
+        return objects.release(object, count, due);
+    });
 }
 
 CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned count, unsigned flags) {
-    CUresult result = CUDA_SUCCESS;
-    Session* const s = session(result);
-    if (s == nullptr) {
-        return result;
-    }
-    if (codec::kind_of(codec::to_wire(graph)) != codec::HandleKind::graph || count == 0 ||
-        (flags & ~unsigned{CU_GRAPH_USER_OBJECT_MOVE}) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return s->user_objects.retain(graph, object, count, (flags & CU_GRAPH_USER_OBJECT_MOVE) != 0);
+    const bool moves = (flags & CU_GRAPH_USER_OBJECT_MOVE) != 0;
+    const bool valid = is_graph(graph) && count != 0 && (flags & ~unsigned{CU_GRAPH_USER_OBJECT_MOVE}) == 0;
+    return count_references(valid, [&](UserObjects& objects, UserObjects::Destructors&) {
+        return objects.retain(graph, object, count, moves);
+    });
 }
 
 CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned count) {
-    CUresult result = CUDA_SUCCESS;
-    Session* const s = session(result);
-    if (s == nullptr) {
-        return result;
-    }
-    if (codec::kind_of(codec::to_wire(graph)) != codec::HandleKind::graph || object == nullptr || count == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    UserObjects::Destructors due;
-    result = s->user_objects.release(graph, object, count, due);
-    run(due);
-    return result;
+    const bool valid = is_graph(graph) && object != nullptr && count != 0;
+    return count_references(valid, [&](UserObjects& objects, UserObjects::Destructors& due) {
+        return objects.release(graph, object, count, due);
+    });
 }
 
 }  // namespace gpupool::client::entry

@@ -90,6 +90,7 @@ CUresult processors_of(const CUdevResource& resource, Processors& processors) {
     return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
 }
 
+// `context`: null for the whole device.
 CUresult store_whole(const Context* context, int device, CUdevResource* resource, CUdevResourceType type) {
     SOFTGPU_NOT_NULL(resource);
     if (type != CU_DEV_RESOURCE_TYPE_SM) {
@@ -129,7 +130,7 @@ CUresult find_context(CUcontext handle, ContextPtr& context) {
                                                                                    : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-CUresult find_green(CUgreenCtx handle, ContextPtr& context) {
+CUresult find_context(CUgreenCtx handle, ContextPtr& context) {
     const CUresult error = find_context(reinterpret_cast<CUcontext>(handle), context);
     return error == CUDA_SUCCESS && !context->green() ? CUDA_ERROR_INVALID_CONTEXT : error;
 }
@@ -160,7 +161,21 @@ void release_primary(Context& primary) {
     }
 }
 
-CUresult record(const ContextPtr& context, CUevent handle) {
+// The handles are those of contexts or green contexts.
+
+template <class Handle>
+CUresult get_resource(Handle handle, CUdevResource* resource, CUdevResourceType type) {
+    ContextPtr context;
+    const CUresult error = find_context(handle, context);
+    return error != CUDA_SUCCESS ? error : store_whole(context.get(), context->device->ordinal, resource, type);
+}
+
+template <class Handle>
+CUresult record(Handle context_handle, CUevent handle) {
+    ContextPtr context;
+    if (const CUresult error = find_context(context_handle, context); error != CUDA_SUCCESS) {
+        return error;
+    }
     const auto event = state().events.find(handle);
     if (event == nullptr || event->context != &context->owner()) {
         return CUDA_ERROR_INVALID_HANDLE;
@@ -209,7 +224,12 @@ void await(Context& context, const std::shared_ptr<Moment>& moment) {
     }
 }
 
-CUresult wait_for(const ContextPtr& context, CUevent handle) {
+template <class Handle>
+CUresult wait_for(Handle context_handle, CUevent handle) {
+    ContextPtr context;
+    if (const CUresult error = find_context(context_handle, context); error != CUDA_SUCCESS) {
+        return error;
+    }
     const auto event = state().events.find(handle);
     if (event == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
@@ -244,15 +264,11 @@ CUresult CUDAAPI cuDeviceGetDevResource(CUdevice device, CUdevResource* resource
 }
 
 CUresult CUDAAPI cuCtxGetDevResource(CUcontext handle, CUdevResource* resource, CUdevResourceType type) {
-    ContextPtr context;
-    const CUresult error = find_context(handle, context);
-    return error != CUDA_SUCCESS ? error : store_whole(context.get(), context->device->ordinal, resource, type);
+    return get_resource(handle, resource, type);
 }
 
 CUresult CUDAAPI cuGreenCtxGetDevResource(CUgreenCtx handle, CUdevResource* resource, CUdevResourceType type) {
-    ContextPtr context;
-    const CUresult error = find_green(handle, context);
-    return error != CUDA_SUCCESS ? error : store_whole(context.get(), context->device->ordinal, resource, type);
+    return get_resource(handle, resource, type);
 }
 
 CUresult CUDAAPI cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned* group_count, const CUdevResource* given,
@@ -360,7 +376,7 @@ CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* result, CUdevResourceDesc handle, 
 // The work of its streams goes on.
 CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx handle) {
     ContextPtr context;
-    if (const CUresult error = find_green(handle, context); error != CUDA_SUCCESS) {
+    if (const CUresult error = find_context(handle, context); error != CUDA_SUCCESS) {
         return error;
     }
     notify_context_end(*context);
@@ -376,7 +392,7 @@ CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx handle) {
 
 CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext* result, CUgreenCtx handle) {
     ContextPtr context;
-    if (const CUresult error = find_green(handle, context); error != CUDA_SUCCESS) {
+    if (const CUresult error = find_context(handle, context); error != CUDA_SUCCESS) {
         return error;
     }
     SOFTGPU_NOT_NULL(result);
@@ -386,7 +402,7 @@ CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext* result, CUgreenCtx handle) {
 
 CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx handle, unsigned long long* id) {
     ContextPtr context;
-    if (const CUresult error = find_green(handle, context); error != CUDA_SUCCESS) {
+    if (const CUresult error = find_context(handle, context); error != CUDA_SUCCESS) {
         return error;
     }
     SOFTGPU_NOT_NULL(id);
@@ -396,7 +412,7 @@ CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx handle, unsigned long long* id) {
 
 CUresult CUDAAPI cuGreenCtxStreamCreate(CUstream* result, CUgreenCtx handle, unsigned flags, int priority) {
     ContextPtr context;
-    if (const CUresult error = find_green(handle, context); error != CUDA_SUCCESS) {
+    if (const CUresult error = find_context(handle, context); error != CUDA_SUCCESS) {
         return error;
     }
     if (result == nullptr || flags != CU_STREAM_NON_BLOCKING) {
@@ -405,28 +421,17 @@ CUresult CUDAAPI cuGreenCtxStreamCreate(CUstream* result, CUgreenCtx handle, uns
     return make_stream(result, context, flags, priority);
 }
 
-CUresult CUDAAPI cuGreenCtxRecordEvent(CUgreenCtx handle, CUevent event) {
-    ContextPtr context;
-    const CUresult error = find_green(handle, context);
-    return error != CUDA_SUCCESS ? error : record(context, event);
-}
-
-CUresult CUDAAPI cuGreenCtxWaitEvent(CUgreenCtx handle, CUevent event) {
-    ContextPtr context;
-    const CUresult error = find_green(handle, context);
-    return error != CUDA_SUCCESS ? error : wait_for(context, event);
-}
-
 CUresult CUDAAPI cuCtxRecordEvent(CUcontext handle, CUevent event) {
-    ContextPtr context;
-    const CUresult error = find_context(handle, context);
-    return error != CUDA_SUCCESS ? error : record(context, event);
+    return record(handle, event);
 }
-
+CUresult CUDAAPI cuGreenCtxRecordEvent(CUgreenCtx handle, CUevent event) {
+    return record(handle, event);
+}
 CUresult CUDAAPI cuCtxWaitEvent(CUcontext handle, CUevent event) {
-    ContextPtr context;
-    const CUresult error = find_context(handle, context);
-    return error != CUDA_SUCCESS ? error : wait_for(context, event);
+    return wait_for(handle, event);
+}
+CUresult CUDAAPI cuGreenCtxWaitEvent(CUgreenCtx handle, CUevent event) {
+    return wait_for(handle, event);
 }
 
 }  // extern "C"

@@ -7,6 +7,21 @@ using namespace gpupool::softgpu;
     const auto name = graphs().user_objects.find(handle); \
     if (name == nullptr) return CUDA_ERROR_INVALID_VALUE
 
+namespace {
+
+template <class Change>
+CUresult count_references(CUuserObject handle, unsigned count, Change change) {
+    SOFTGPU_READY();
+    SOFTGPU_USER_OBJECT(handle, object);
+    if (count == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    change(*object);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
 extern "C" {
 
 CUresult CUDAAPI cuUserObjectCreate(CUuserObject* result, void* object, CUhostFn destructor, unsigned count,
@@ -22,23 +37,10 @@ CUresult CUDAAPI cuUserObjectCreate(CUuserObject* result, void* object, CUhostFn
 }
 
 CUresult CUDAAPI cuUserObjectRetain(CUuserObject handle, unsigned count) {
-    SOFTGPU_READY();
-    SOFTGPU_USER_OBJECT(handle, object);
-    if (count == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    object->retain(count);
-    return CUDA_SUCCESS;
+    return count_references(handle, count, [count](UserObject& object) { object.retain(count); });
 }
-
 CUresult CUDAAPI cuUserObjectRelease(CUuserObject handle, unsigned count) {
-    SOFTGPU_READY();
-    SOFTGPU_USER_OBJECT(handle, object);
-    if (count == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    object->release(count);
-    return CUDA_SUCCESS;
+    return count_references(handle, count, [count](UserObject& object) { object.release(count); });
 }
 
 CUresult CUDAAPI cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count, unsigned flags) {
