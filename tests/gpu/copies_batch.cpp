@@ -13,6 +13,7 @@
 #include "tests/gpu/busy.h"
 #include "tests/gpu/driver.h"
 #include "tests/gpu/latch.h"
+#include "tests/gpu/pinned.h"
 
 using namespace gpupool::programs;
 
@@ -30,10 +31,6 @@ Function form_of_12_8(const char* name) {
     CUdriverProcAddressQueryResult status{};
     DRIVER_OK(cuGetProcAddress(name, &address, 12080, CU_GET_PROC_ADDRESS_DEFAULT, &status));
     return reinterpret_cast<Function>(address);
-}
-
-CUdeviceptr address_of(const void* host) {
-    return reinterpret_cast<CUdeviceptr>(host);
 }
 
 struct Stream {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/gpu/driver.h"
+#include "tests/gpu/pinned.h"
 
 using namespace gpupool::programs;
 
@@ -51,10 +52,6 @@ done:
     ret;
 }
 )";
-
-CUdeviceptr address_of(const void* host) {
-    return reinterpret_cast<CUdeviceptr>(host);
-}
 
 // Host memory that the GPU can use, of one kind. Registered memory is asked for its device pointer, as its program has
 // to where CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM is 0.

@@ -55,9 +55,9 @@ size_t node_count(CUgraph graph) {
     return count;
 }
 
-CUgraphExec instantiate(CUgraph graph) {
+CUgraphExec instantiate(CUgraph graph, unsigned long long flags) {
     CUgraphExec executable = nullptr;
-    DRIVER_OK(cuGraphInstantiate(&executable, graph, 0));
+    DRIVER_OK(cuGraphInstantiate(&executable, graph, flags));
     return executable;
 }
 

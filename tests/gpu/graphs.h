@@ -1,5 +1,5 @@
-// Shared by graph_parts.cpp, graphs.cpp (explicit graphs), graphs_capture.cpp (stream capture) and graphs_owning.cpp
-// (nodes that own memory or graphs).
+// Shared by the programs about graphs: graphs.cpp (explicit graphs) with graphs_capture.cpp (stream capture) and
+// graphs_owning.cpp (nodes that own memory or graphs), graph_calls.cpp and graph_parts.cpp.
 //
 // Threads: a context is current. Errors: as in driver.h.
 #pragma once
@@ -34,7 +34,7 @@ struct GraphWork {
 
 CUDA_MEMCPY3D copy_out(const GraphWork& work);  // from the device to host_out
 size_t node_count(CUgraph graph);
-CUgraphExec instantiate(CUgraph graph);
+CUgraphExec instantiate(CUgraph graph, unsigned long long flags = 0);
 
 void capture_and_replay(const GraphWork& work);
 void capture_behind_work(const GraphWork& work);

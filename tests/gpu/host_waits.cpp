@@ -12,30 +12,11 @@
 #include "tests/gpu/busy.h"
 #include "tests/gpu/driver.h"
 #include "tests/gpu/images.h"
+#include "tests/gpu/pinned.h"
 
 using namespace gpupool::programs;
 
 namespace {
-
-CUdeviceptr address_of(const void* host) {
-    return reinterpret_cast<CUdeviceptr>(host);
-}
-
-// Host memory that the GPU can use.
-class Pinned {
-  public:
-    explicit Pinned(size_t words, unsigned flags = CU_MEMHOSTALLOC_DEVICEMAP) {
-        DRIVER_OK(cuMemHostAlloc(reinterpret_cast<void**>(&memory_), words * sizeof(unsigned), flags));
-        std::memset(memory_, 0, words * sizeof(unsigned));
-    }
-    ~Pinned() { DRIVER_OK(cuMemFreeHost(memory_)); }
-    Pinned(const Pinned&) = delete;
-    Pinned& operator=(const Pinned&) = delete;
-    [[nodiscard]] unsigned* get() const { return memory_; }
-
-  private:
-    unsigned* memory_ = nullptr;
-};
 
 class Registered {
   public:

@@ -15,44 +15,11 @@
 
 #include "tests/gpu/driver.h"
 #include "tests/gpu/images.h"
+#include "tests/gpu/pinned.h"
 
 using namespace gpupool::programs;
 
 namespace {
-
-CUdeviceptr address_of(const void* host) {
-    return reinterpret_cast<CUdeviceptr>(host);
-}
-
-class Pinned {
-  public:
-    explicit Pinned(size_t words, unsigned flags = CU_MEMHOSTALLOC_DEVICEMAP) : words_(words) {
-        DRIVER_OK(cuMemHostAlloc(reinterpret_cast<void**>(&memory_), words * sizeof(unsigned), flags));
-        std::memset(memory_, 0, words * sizeof(unsigned));
-    }
-    ~Pinned() { DRIVER_OK(cuMemFreeHost(memory_)); }
-    Pinned(const Pinned&) = delete;
-    Pinned& operator=(const Pinned&) = delete;
-
-    unsigned* get() const { return memory_; }
-    unsigned& operator[](size_t i) const { return memory_[i]; }
-    CUdeviceptr device() const {
-        CUdeviceptr pointer = 0;
-        DRIVER_OK(cuMemHostGetDevicePointer(&pointer, memory_, 0));
-        return pointer;
-    }
-    size_t differ(unsigned expected) const {
-        size_t wrong = 0;
-        for (size_t i = 0; i < words_; i++) {
-            wrong += memory_[i] != expected;
-        }
-        return wrong;
-    }
-
-  private:
-    size_t words_;
-    unsigned* memory_ = nullptr;
-};
 
 struct Work {
     CUfunction add, copy, answer, odd;
