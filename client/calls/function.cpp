@@ -137,27 +137,6 @@ CUresult set_attribute(CUfunction handle, std::optional<CUdevice> device, CUfunc
     return result;
 }
 
-// Makes a context current for the calling thread, null: none.
-class InContext {
-  public:
-    explicit InContext(CUcontext handle)
-        : context_(handle == nullptr ? nullptr : this_session().contexts.find(handle)) {
-        if (context_ != nullptr) {
-            this_thread().stack.push_back(context_);
-        }
-    }
-    ~InContext() {
-        if (context_ != nullptr) {
-            this_thread().stack.pop_back();
-        }
-    }
-    InContext(const InContext&) = delete;
-    InContext& operator=(const InContext&) = delete;
-
-  private:
-    ContextState* context_;
-};
-
 }  // namespace
 
 CUresult cuKernelGetName(const char** name, CUkernel hfunc) {
@@ -194,7 +173,7 @@ CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
         *hmod = known;
         return CUDA_SUCCESS;
     }
-    const InContext in_its_context(info->context);
+    const CurrentContext current(info->context == nullptr ? nullptr : this_session().contexts.find(info->context));
     return entry::cuLibraryGetModule(hmod, info->library);
 }
 

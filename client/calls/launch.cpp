@@ -185,15 +185,6 @@ CUresult launch_legacy(CUfunction function, int width, int height, CUstream stre
                   nullptr, 0, stream, nullptr, bytes == 0 ? nullptr : extra);
 }
 
-// Makes a context current to the thread while it exists.
-class Current {
-  public:
-    explicit Current(ContextState* context) { this_thread().stack.push_back(context); }
-    ~Current() { this_thread().stack.pop_back(); }
-    Current(const Current&) = delete;
-    Current& operator=(const Current&) = delete;
-};
-
 struct DeviceLaunch {
     const CUDA_LAUNCH_PARAMS* params = nullptr;
     ContextState* context = nullptr;
@@ -229,7 +220,7 @@ CUresult join_streams(const std::vector<DeviceLaunch>& launches) {
     std::vector<CUevent> events;
     CUresult result = CUDA_SUCCESS;
     for (const DeviceLaunch& one : launches) {
-        const Current current(one.context);
+        const CurrentContext current(one.context);
         CUevent event = nullptr;
         result = result != CUDA_SUCCESS ? result : entry::cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
         result = result != CUDA_SUCCESS ? result : entry::cuEventRecord(event, one.params->hStream);
@@ -238,13 +229,13 @@ CUresult join_streams(const std::vector<DeviceLaunch>& launches) {
         }
     }
     for (const DeviceLaunch& one : launches) {
-        const Current current(one.context);
+        const CurrentContext current(one.context);
         for (const CUevent event : events) {
             result = result != CUDA_SUCCESS ? result : entry::cuStreamWaitEvent(one.params->hStream, event, 0);
         }
     }
     for (std::size_t i = 0; i < events.size(); ++i) {
-        const Current current(launches[i].context);
+        const CurrentContext current(launches[i].context);
         (void)entry::cuEventDestroy_v2(events[i]);
     }
     return result;
@@ -268,7 +259,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launchParamsLi
     }
     for (const DeviceLaunch& one : launches) {
         const CUDA_LAUNCH_PARAMS& p = *one.params;
-        const Current current(one.context);
+        const CurrentContext current(one.context);
         result = result != CUDA_SUCCESS ? result
                                         : launch({p.function, p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX,
                                                   p.blockDimY, p.blockDimZ, p.sharedMemBytes, 1, 0},

@@ -212,22 +212,6 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, std::size_t* pPitch, std::size_t 
     return result;
 }
 
-namespace {
-
-// While it lives, the context is current in the calling thread.
-class CurrentContext {
-  public:
-    explicit CurrentContext(ContextState& context) : thread_(this_thread()) { thread_.stack.push_back(&context); }
-    ~CurrentContext() { thread_.stack.pop_back(); }
-    CurrentContext(const CurrentContext&) = delete;
-    CurrentContext& operator=(const CurrentContext&) = delete;
-
-  private:
-    ThreadState& thread_;
-};
-
-}  // namespace
-
 CUresult cuMemFree_v2(CUdeviceptr dptr) {
     CUresult result = CUDA_SUCCESS;
     Session* const here = session(result);
@@ -246,7 +230,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
     // As the driver does: no work that was sent may still use the memory.
     result = wait_for_users(s, range->context);
     if (range->of_graph) {
-        const CurrentContext current(*range->context);
+        const CurrentContext current(range->context);
         const CUresult freed = free_of_graph(s, dptr, nullptr);
         // A stream does not wait for the NULL stream, in which the worker frees it, and may launch the graph again.
         return freed == CUDA_SUCCESS ? wait_for_device(range->context) : freed;
@@ -258,7 +242,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
         if (s.pools[static_cast<std::size_t>(range->device)]->free_complete(dptr)) {
             return result;
         }
-        const CurrentContext current(*range->context);
+        const CurrentContext current(range->context);
         const CUresult freed = remote<calls::cuMemFreeAsync>(dptr, static_cast<CUstream>(nullptr));
         return result != CUDA_SUCCESS ? result : freed;
     }

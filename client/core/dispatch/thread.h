@@ -92,6 +92,27 @@ void lose_all_replies();
 // For a forked child, in which only the calling thread exists.
 void reset_threads_after_fork();
 
+// While it lives, the context is current in the calling thread. Null: the thread's own stays current.
+class CurrentContext {
+  public:
+    explicit CurrentContext(ContextState* context) : thread_(this_thread()), pushed_(context != nullptr) {
+        if (pushed_) {
+            thread_.stack.push_back(context);
+        }
+    }
+    ~CurrentContext() {
+        if (pushed_) {
+            thread_.stack.pop_back();
+        }
+    }
+    CurrentContext(const CurrentContext&) = delete;
+    CurrentContext& operator=(const CurrentContext&) = delete;
+
+  private:
+    ThreadState& thread_;
+    const bool pushed_;
+};
+
 // While it lives, the stream NULL means the calling thread's default stream: for the `_ptsz` and `_ptds` entry points.
 class PerThreadDefault {
   public:
