@@ -130,8 +130,8 @@ struct Batch {
     }
 };
 
-// `count` pieces, scattered on the device, there and back: of 1 byte to 16 KiB, or of 4 KiB where there are so many that
-// the driver fails with others (docs/driver-facts.md).
+// `count` pieces, scattered on the device, there and back: of 1 byte to 16 KiB, or of 4 KiB where there are so many
+// that the driver fails with others (docs/driver-facts.md).
 void scattered(size_t count) {
     constexpr size_t kSlot = 16384, kManyPieces = 500;
     const DeviceBlock device(count * kSlot);

@@ -97,8 +97,10 @@ class HostileGraphs : public HostileTest {
         node.type = type;
         return node;
     }
-    static GraphNode copy_from_host(std::uint64_t host, CUdeviceptr to, std::size_t bytes) {
+    // In the current context, which a client always names.
+    [[nodiscard]] GraphNode copy_from_host(std::uint64_t host, CUdeviceptr to, std::size_t bytes) const {
         GraphNode node = typed(CU_GRAPH_NODE_TYPE_MEMCPY);
+        node.context = codec::from_wire<CUcontext>(client_->context);
         node.copy.srcMemoryType = CU_MEMORYTYPE_HOST;
         node.copy.srcHost = reinterpret_cast<const void*>(host);
         node.copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
