@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "client/calls/handlers.h"
+#include "client/calls/memory.h"
 #include "client/calls/streams.h"
 #include "client/core/dispatch/remote.h"
 
@@ -154,7 +155,8 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
     if (graph != nullptr) {
         this_session().graphs.add(graph);
     }
-    this_session().graph_memories.end_capture(capture->id, graph);
+    Session& s = this_session();
+    forget_graph_memory(s, s.graph_memories.end_capture(capture->id, graph));
     if (phGraph != nullptr) {
         *phGraph = graph;
     }

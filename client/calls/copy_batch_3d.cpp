@@ -209,6 +209,8 @@ class Batch3D {
     bool is_awaited_ = false;  // a source must have been read when the call returns
 };
 
+// Makes the copies up to the one that fails. `failed` is set to the index of a copy that is malformed; none is made
+// then.
 CUresult copy_batch_3d(std::size_t count, const CUDA_MEMCPY3D_BATCH_OP* ops, unsigned long long flags,
                        std::size_t& failed, CUstream stream) {
     failed = kNoCopy;
@@ -228,12 +230,12 @@ CUresult copy_batch_3d(std::size_t count, const CUDA_MEMCPY3D_BATCH_OP* ops, uns
         return CUDA_ERROR_INVALID_VALUE;
     }
     Batch3D batch(*s, stream);
-    for (std::size_t i = 0; i < count; ++i) {
-        if (const CUresult result = batch.add(ops[i]); result != CUDA_SUCCESS) {
-            return result;  // the driver does not say for which copy
-        }
+    CUresult refused = CUDA_SUCCESS;  // the driver does not say for which copy
+    for (std::size_t i = 0; i < count && refused == CUDA_SUCCESS; ++i) {
+        refused = batch.add(ops[i]);
     }
-    return batch.send();
+    const CUresult result = batch.send();
+    return refused != CUDA_SUCCESS ? refused : result;
 }
 
 }  // namespace

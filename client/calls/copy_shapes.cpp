@@ -90,9 +90,25 @@ bool is_seen_at_once(const Session& s, CUdeviceptr address) {
 
 namespace {
 
+// Mappings may follow each other without a gap.
+bool continues(const Session& s, const MemoryRange& mapping, std::uint64_t address, std::uint64_t bytes) {
+    MemoryRange last = mapping;
+    while (bytes > last.base + last.bytes - address) {
+        const auto next = s.memory.find(last.base + last.bytes);
+        if (!next || next->kind != MemoryKind::mapped) {
+            return false;
+        }
+        last = *next;
+    }
+    return true;
+}
+
 bool holds(const Session& s, const MemoryRange& range, std::uint64_t address, std::uint64_t bytes) {
-    const bool ends_here = range.kind == MemoryKind::device || !range.on_device() || s.host_mirrors.is_host(range.base);
-    return !ends_here || bytes <= range.base + range.bytes - address;
+    switch (range.kind) {
+        case MemoryKind::global: return true;  // the driver knows what lies behind it
+        case MemoryKind::mapped: return continues(s, range, address, bytes);
+        default: return bytes <= range.base + range.bytes - address;
+    }
 }
 
 }  // namespace

@@ -91,13 +91,6 @@ CUresult instantiate_with_log(CUgraphExec* executable, CUgraph graph, CUgraphNod
     return instantiate(executable, graph, 0, error_node, nullptr);
 }
 
-// Forgets memory that no graph can allocate again.
-void forget_memory(Session& s, const std::vector<CUdeviceptr>& addresses) {
-    for (const CUdeviceptr address : addresses) {
-        s.memory.remove(address);
-    }
-}
-
 bool has_data(const CUgraphEdgeData& edge) {
     return edge.from_port != 0 || edge.to_port != 0 || edge.type != 0;
 }
@@ -141,7 +134,7 @@ CUresult cuGraphDestroy(CUgraph hGraph) {
     }
     const WaitForReplies where_unknown(!s->graphs.remove(hGraph));
     s->node_storages.remove(hGraph);
-    forget_memory(*s, s->graph_memories.destroy(hGraph));
+    forget_graph_memory(*s, s->graph_memories.destroy(hGraph));
     result = remote<calls::cuGraphDestroy>(hGraph);
     if (result == CUDA_SUCCESS) {
         UserObjects::Destructors due;
@@ -260,7 +253,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
     if (!s.graphs.remove_executable(hGraphExec)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    forget_memory(s, s.graph_memories.destroy(hGraphExec));
+    forget_graph_memory(s, s.graph_memories.destroy(hGraphExec));
     UserObjects::Destructors due;
     const std::uint64_t number = s.user_objects.destroy(hGraphExec, due);
     if (number != 0) {

@@ -47,8 +47,8 @@ CUresult kernel_message(const CUDA_KERNEL_NODE_PARAMS_v3& p, NodeMessage& messag
     return CUDA_SUCCESS;
 }
 
-// Where the program names no context, the driver takes that of the memory. It does not know it for the worker's
-// memory, which cuMemMap maps.
+// Where the program names no context, the driver takes that of the memory. It does not know it for the worker's memory,
+// which is mapped.
 CUcontext context_of(std::initializer_list<CUdeviceptr> addresses) {
     for (const CUdeviceptr address : addresses) {
         const std::optional<MemoryRange> range = this_session().memory.find(address);
@@ -58,6 +58,12 @@ CUcontext context_of(std::initializer_list<CUdeviceptr> addresses) {
     }
     ContextState* current = nullptr;
     return usable_context(current) == CUDA_SUCCESS ? current->handle : nullptr;
+}
+
+// As the driver, which fills memory without a named context only where the memory belongs to one.
+bool is_without_context(const CUDA_MEMSET_NODE_PARAMS_v2& fill) {
+    const auto range = fill.ctx == nullptr ? this_session().memory.find(fill.dst) : std::nullopt;
+    return range && (range->kind == MemoryKind::pool || range->kind == MemoryKind::mapped);
 }
 
 CUresult copy_message(const CUDA_MEMCPY_NODE_PARAMS& p, NodeMessage& message) {
@@ -93,6 +99,9 @@ CUresult to_message(const CUgraphNodeParams& p, NodeMessage& message) {
         case CU_GRAPH_NODE_TYPE_KERNEL: return kernel_message(p.kernel, message);
         case CU_GRAPH_NODE_TYPE_MEMCPY: return copy_message(p.memcpy, message);
         case CU_GRAPH_NODE_TYPE_MEMSET:
+            if (is_without_context(p.memset)) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
             give_to_gpu(this_session(), p.memset.dst);
             node.address = p.memset.dst;
             node.pitch_bytes = p.memset.pitch;

@@ -91,7 +91,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice de
     return CUDA_SUCCESS;
 }
 
-// Waits for the work of the context's streams, of which the worker would otherwise keep no account.
+// The work of the context's streams goes on, as the primary context's.
 CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
     ContextState* context = nullptr;
     if (const CUresult result = find_context(hCtx, context); result != CUDA_SUCCESS) {
@@ -104,7 +104,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
     export_tables::context_ends(context->handle);
     const CUresult result = remote<calls::gpGreenContextDestroy>(context->handle);
     s.captures.ended(*context);
-    s.pools[static_cast<std::size_t>(context->device)]->end(*context);
+    s.pools[static_cast<std::size_t>(context->device)]->move(*context, s.contexts.primary(context->device));
     const CUresult released = release_of_green(context->device);
     return result != CUDA_SUCCESS ? result : released;
 }

@@ -229,25 +229,19 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
     }
     // As the driver does: no work that was sent may still use the memory.
     result = wait_for_users(s, range->context);
-    if (range->of_graph) {
-        const CurrentContext current(range->context);
-        const CUresult freed = free_of_graph(s, dptr, nullptr);
-        // A stream does not wait for the NULL stream, in which the worker frees it, and may launch the graph again.
-        return freed == CUDA_SUCCESS ? wait_for_device(range->context) : freed;
-    }
-    if (!s.memory.remove(dptr)) {
+    if (!(range->of_graph ? forget_of_graph(s, dptr) : s.memory.remove(dptr).has_value())) {
         return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
     }
-    if (range->kind == MemoryKind::pool) {
-        if (s.pools[static_cast<std::size_t>(range->device)]->free_complete(dptr)) {
-            return result;
-        }
-        const CurrentContext current(range->context);
-        const CUresult freed = remote<calls::cuMemFreeAsync>(dptr, static_cast<CUstream>(nullptr));
-        return result != CUDA_SUCCESS ? result : freed;
+    if (range->kind == MemoryKind::device) {
+        heap_of(s, range->device).free(dptr);
+        return result;
     }
-    heap_of(s, range->device).free(dptr);
-    return result;
+    if (!range->of_graph && s.pools[static_cast<std::size_t>(range->device)]->free_complete(dptr)) {
+        return result;
+    }
+    const CurrentContext current(range->context);
+    const CUresult freed = remote<calls::cuMemFree_v2>(dptr);  // the driver's pools and graphs
+    return result != CUDA_SUCCESS ? result : freed;
 }
 
 CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {

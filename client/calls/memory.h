@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "client/core/dispatch/remote.h"
 
@@ -23,8 +24,10 @@ void wait_without_errors(Session& s, ContextState& context);
 // does the driver (docs/driver-facts.md).
 CUresult wait_for_users(Session& s, ContextState* own);
 
-// Frees memory of a graph, which the graph may allocate again, in stream order.
-CUresult free_of_graph(Session& s, CUdeviceptr address, CUstream stream);
+// Notes that the program frees memory of a graph, which the graph may allocate again. False if it is not allocated.
+bool forget_of_graph(Session& s, CUdeviceptr address);
+// Forgets memory that no graph can allocate again.
+void forget_graph_memory(Session& s, const std::vector<CUdeviceptr>& addresses);
 
 // Call after `allocate` ran out of memory. Gives back memory of the device that the client holds unused, and retries:
 // first empty slabs; then, after the work of `context` (if not null) is complete, what the pool can give back.

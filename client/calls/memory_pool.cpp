@@ -195,17 +195,20 @@ bool free_here(Session& s, const MemoryRange& range, CUstream stream, CUresult& 
 
 }  // namespace
 
-CUresult free_of_graph(Session& s, CUdeviceptr address, CUstream stream) {
+bool forget_of_graph(Session& s, CUdeviceptr address) {
     const GraphMemories::Freed freed = s.graph_memories.free(address);
-    if (freed == GraphMemories::Freed::no) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
     if (freed == GraphMemories::Freed::last) {
         s.memory.remove(address);
-    } else {
+    } else if (freed == GraphMemories::Freed::yes) {
         s.memory.set_idle(address, true);
     }
-    return remote<calls::cuMemFreeAsync>(address, stream);
+    return freed != GraphMemories::Freed::no;
+}
+
+void forget_graph_memory(Session& s, const std::vector<CUdeviceptr>& addresses) {
+    for (const CUdeviceptr address : addresses) {
+        s.memory.remove(address);
+    }
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStream) {
@@ -267,7 +270,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
         return CUDA_ERROR_INVALID_VALUE;  // a graph can only free what a graph has allocated
     }
     if (!captured && range->of_graph) {
-        return free_of_graph(*s, dptr, hStream);
+        return forget_of_graph(*s, dptr) ? remote<calls::cuMemFreeAsync>(dptr, hStream) : CUDA_ERROR_INVALID_VALUE;
     }
     if (!captured && free_here(*s, *range, hStream, result)) {
         return result;

@@ -531,6 +531,22 @@ void refused_boxes() {
     expect("a source of 0", kNoCopy, [](auto& op) { op.src.op.ptr.ptr = 0; });
     expect("more than the allocation has", kNoCopy, [](auto& op) { op.dst.op.ptr.rowLength = 1 << 20; });
     expect("more than the array has", kNoCopy, [&](auto& op) { op.dst = in_array(array, {1, 0, 0}); });
+    // The copies before the one that fails are made, unless one is malformed.
+    const auto are_made = [&](const char* what, bool want, auto change) {
+        std::array<CUDA_MEMCPY3D_BATCH_OP, 3> ops = {good, good, good};
+        change(ops[1]);
+        uint8_t first = 0;
+        DRIVER_OK(cuMemsetD8(device.address, 7, 1));
+        DRIVER_OK(cuMemsetD8(device.address + 32768, 0, 1));
+        DRIVER_OK(cuCtxSynchronize());
+        check_result(cuMemcpy3DBatchAsync(3, ops.data(), 0, stream.handle), CUDA_ERROR_INVALID_VALUE, what);
+        DRIVER_OK(cuStreamSynchronize(stream.handle));
+        DRIVER_OK(cuMemcpyDtoH(&first, device.address + 32768, 1));
+        check(first == (want ? 7 : 0), "%s: the copies before it are%s made", what, want ? "" : " not");
+    };
+    are_made("a source of 0", true, [](auto& op) { op.src.op.ptr.ptr = 0; });
+    are_made("more than the allocation has", true, [](auto& op) { op.dst.op.ptr.rowLength = 1 << 20; });
+    are_made("no order of access", false, [](auto& op) { op.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_INVALID; });
     CUDA_MEMCPY3D_BATCH_OP op = good;
     check_result(cuMemcpy3DBatchAsync(1, &op, 1, stream.handle), CUDA_ERROR_INVALID_VALUE, "flags");
     check_result(cuMemcpy3DBatchAsync(0, &op, 0, stream.handle), CUDA_ERROR_INVALID_VALUE, "no copies of rows");

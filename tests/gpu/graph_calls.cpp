@@ -212,7 +212,25 @@ void no_context(const GraphWork& work, const Device& device) {
     check(launched(work, executable) == 10, "the last fill decides");
     check(work.host_holds(30), "the changed fill was copied before");
     DRIVER_OK(cuGraphExecDestroy(executable));
+
+    // Memory that belongs to no context can be copied, but not filled.
+    CUdeviceptr pooled = 0;
+    DRIVER_OK(cuMemAllocAsync(&pooled, GraphWork::kBytes, work.stream));
+    DRIVER_OK(cuStreamSynchronize(work.stream));
+    CUDA_MEMSET_NODE_PARAMS fill_pooled = filled;
+    fill_pooled.dst = pooled;
+    check_result(cuGraphAddMemsetNode(&set, graph, nullptr, 0, &fill_pooled, nullptr), CUDA_ERROR_INVALID_VALUE,
+                 "a fill of a pool's memory");
+    check_result(cuGraphAddMemsetNode(&set, graph, nullptr, 0, &fill_pooled, device.context()), CUDA_SUCCESS,
+                 "with a context");
+    CUDA_MEMCPY3D copy_pooled = out;
+    copy_pooled.srcDevice = pooled;
+    DRIVER_OK(cuCtxSetCurrent(nullptr));
+    const CUresult copied = cuGraphAddMemcpyNode(&copy, graph, nullptr, 0, &copy_pooled, nullptr);
+    DRIVER_OK(cuCtxSetCurrent(device.context()));
+    check_result(copied, CUDA_SUCCESS, "a copy of a pool's memory, without a current context");
     DRIVER_OK(cuGraphDestroy(graph));
+    DRIVER_OK(cuMemFree(pooled));
 }
 
 void copies_and_functions(const GraphWork& work, const Device& device) {

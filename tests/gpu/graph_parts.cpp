@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <semaphore>
+#include <thread>
 #include <vector>
 
 namespace gpupool::programs {
@@ -271,6 +273,66 @@ void freed_by_graphs() {
     DRIVER_OK(cuStreamDestroy(stream));
 }
 
+// cuMemFree is allowed while another thread captures, and leaves the capture valid.
+void freed_beside_capture() {
+    CUstream stream = make_stream();
+    const Allocating made = allocating(stream, false);
+    const CUgraphExec executable = instantiate(made.graph);
+    CUcontext context = nullptr;
+    DRIVER_OK(cuCtxGetCurrent(&context));
+    for (const unsigned flags : {CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING}) {
+        for (const CUstreamCaptureMode mode : {CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED}) {
+            CUstream capturing = nullptr;
+            DRIVER_OK(cuStreamCreate(&capturing, flags));
+            DRIVER_OK(cuGraphLaunch(executable, stream));
+            std::binary_semaphore began(0), freed(0);
+            std::thread other([&] {
+                DRIVER_OK(cuCtxSetCurrent(context));
+                DRIVER_OK(cuStreamBeginCapture(capturing, mode));
+                began.release();
+                freed.acquire();
+                CUgraph graph = nullptr;
+                check_result(cuStreamEndCapture(capturing, &graph), CUDA_SUCCESS, "the capture is valid");
+                DRIVER_OK(cuGraphDestroy(graph));
+            });
+            began.acquire();
+            check_result(cuMemFree(made.memory), CUDA_SUCCESS, "cuMemFree while another thread captures");
+            freed.release();
+            other.join();
+            is_allocated(made.memory, false, "freed beside a capture");
+            DRIVER_OK(cuStreamDestroy(capturing));
+        }
+    }
+    DRIVER_OK(cuGraphLaunch(executable, stream));
+    DRIVER_OK(cuStreamSynchronize(stream));
+    check(word_at(made.memory) == 0x07070707, "it can be allocated again");
+    DRIVER_OK(cuMemFree(made.memory));
+    destroy(executable, made.graph);
+    DRIVER_OK(cuStreamDestroy(stream));
+}
+
+// The memory of a capture that ended without a graph. Other graphs may get its address.
+void of_invalid_capture() {
+    CUstream stream = make_stream();
+    for (int i = 0; i < 2; ++i) {
+        CUdeviceptr memory = 0;
+        begin_capture(stream);
+        DRIVER_OK(cuMemAllocAsync(&memory, kBytes, stream));
+        check_result(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "a wait in the capture");
+        CUgraph graph = nullptr;
+        check_result(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "its end");
+        is_allocated(memory, false, "of an invalid capture");
+        const Allocating made = allocating(stream, false);
+        const CUgraphExec executable = instantiate(made.graph);
+        DRIVER_OK(cuGraphLaunch(executable, stream));
+        DRIVER_OK(cuStreamSynchronize(stream));
+        is_allocated(made.memory, true, "of a graph captured later");
+        DRIVER_OK(cuMemFree(made.memory));
+        destroy(executable, made.graph);
+    }
+    DRIVER_OK(cuStreamDestroy(stream));
+}
+
 void freed_on_launch() {
     CUstream stream = make_stream();
     const Allocating made = allocating(stream, false);
@@ -383,6 +445,8 @@ int run(int argc, char** argv) {
     program.section("cooperative_later", [&] { cooperative_later(work); });
     program.section("freed_by_program", [] { freed_by_program(); });
     program.section("freed_by_graphs", [] { freed_by_graphs(); });
+    program.section("freed_beside_capture", [] { freed_beside_capture(); });
+    program.section("of_invalid_capture", [] { of_invalid_capture(); });
     program.section("freed_on_launch", [] { freed_on_launch(); });
     program.section("memory_with_host", [&] { memory_with_host(work); });
     program.section("conditions", [&] { conditions(work, device); });

@@ -324,6 +324,52 @@ void after_the_end(const Device& device) {
     DRIVER_OK(cuEventDestroy(event));
 }
 
+// A green context may end while its work runs. The work goes on, and a wait for the primary context covers it.
+void ended_while_busy(const Device& device) {
+    Green green(device);
+    const OwnStream own;
+    constexpr size_t kBytes = 1 << 16;
+    CUevent event = nullptr;
+    CUdeviceptr memory = 0, freed = 0, again = 0;
+    DRIVER_OK(cuEventCreate(&event, CU_EVENT_DEFAULT));
+    DRIVER_OK(cuMemAlloc(&memory, kBytes));
+    DRIVER_OK(cuMemsetD8(memory, 0, kBytes));
+    DRIVER_OK(cuCtxPushCurrent(green.context));
+    DRIVER_OK(cuMemAllocAsync(&freed, kBytes, green.stream));
+    Latch latch;
+    DRIVER_OK(cuLaunchHostFunc(green.stream, Latch::wait, &latch));
+    DRIVER_OK(cuMemsetD8Async(memory, 1, kBytes, green.stream));
+    DRIVER_OK(cuMemsetD8Async(freed, 1, kBytes, green.stream));
+    DRIVER_OK(cuEventRecord(event, green.stream));
+    DRIVER_OK(cuMemFreeAsync(freed, green.stream));
+    CUcontext popped = nullptr;
+    DRIVER_OK(cuCtxPopCurrent(&popped));
+    green.end();
+    check(!latch.over(), "it ends without a wait");
+    check_result(cuEventQuery(event), CUDA_ERROR_NOT_READY, "its work goes on");
+    check_result(cuStreamQuery(green.stream), CUDA_ERROR_CONTEXT_IS_DESTROYED, "its stream cannot be used");
+    // Memory that it has freed is not yet free for others.
+    DRIVER_OK(cuMemAllocAsync(&again, kBytes, own.handle));
+    DRIVER_OK(cuMemsetD8Async(again, 2, kBytes, own.handle));
+    DRIVER_OK(cuStreamSynchronize(own.handle));
+    std::thread opens([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        latch.open();
+    });
+    DRIVER_OK(cuCtxSynchronize());
+    check(latch.over() && !latch.late(), "a wait for the primary context waits for it");
+    opens.join();
+    check_result(cuEventQuery(event), CUDA_SUCCESS, "its event is complete");
+    std::vector<unsigned char> written(kBytes), other(kBytes);
+    DRIVER_OK(cuMemcpyDtoH(written.data(), memory, kBytes));
+    DRIVER_OK(cuMemcpyDtoH(other.data(), again, kBytes));
+    check(std::count(written.begin(), written.end(), 1) == static_cast<long>(kBytes), "its last work was done");
+    check(std::count(other.begin(), other.end(), 2) == static_cast<long>(kBytes), "other memory is as it was");
+    DRIVER_OK(cuMemFree(again));
+    DRIVER_OK(cuMemFree(memory));
+    DRIVER_OK(cuEventDestroy(event));
+}
+
 // Which work a wait for a context, or an event recorded in one, covers.
 void events(const Device& device) {
     Green green(device);
@@ -463,6 +509,7 @@ int main(int argc, char** argv) {
     section("placement", placement);
     section("objects", objects);
     section("after_the_end", after_the_end);
+    section("ended_while_busy", ended_while_busy);
     section("events", events);
     section("waits", waits);
     section("many", many);

@@ -184,5 +184,6 @@ int main(int argc, char** argv) {
     program.section("no_bytes", no_bytes);
     program.section("unregistering", unregistering);
     program.section("range_of_a_mapping", range_of_a_mapping);
+    program.section("ends", ends);
     return program.finish();
 }

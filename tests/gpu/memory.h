@@ -17,5 +17,6 @@ void host_memory(const Device& device);
 void no_bytes();
 void unregistering();
 void range_of_a_mapping();
+void ends();
 
 }  // namespace gpupool::programs

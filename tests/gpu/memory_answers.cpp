@@ -1,5 +1,6 @@
 // Answers at the edges of memory, as driver 580 gives them on an H200.
 #include <cstdlib>
+#include <vector>
 
 #include "tests/gpu/driver.h"
 #include "tests/gpu/memory.h"
@@ -75,6 +76,82 @@ void range_of_a_mapping() {
     DRIVER_OK(cuMemUnmap(reserved + kPart, 2 * kPart));
     DRIVER_OK(cuMemAddressFree(reserved, 4 * kPart));
     DRIVER_OK(cuMemRelease(handle));
+}
+
+namespace {
+
+// Fills and copies that reach beyond the end of an allocation are refused at once.
+void ends_after(const char* kind, CUdeviceptr memory, size_t bytes) {
+    static std::vector<unsigned char> host(7u << 20);
+    check_result(cuMemsetD8Async(memory + bytes - 16, 0, 16, nullptr), CUDA_SUCCESS, kind);
+    for (const size_t more : {size_t{1}, size_t{512}, size_t{2} << 20}) {
+        check_result(cuMemsetD8(memory, 0, bytes + more), CUDA_ERROR_INVALID_VALUE, kind);
+        check_result(cuMemsetD8Async(memory + bytes - 1, 0, 1 + more, nullptr), CUDA_ERROR_INVALID_VALUE, kind);
+        check_result(cuMemcpyHtoDAsync(memory, host.data(), bytes + more, nullptr), CUDA_ERROR_INVALID_VALUE, kind);
+        check_result(cuMemcpyDtoH(host.data(), memory, bytes + more), CUDA_ERROR_INVALID_VALUE, kind);
+        check_result(cuMemcpyDtoDAsync(memory, memory, bytes + more, nullptr), CUDA_ERROR_INVALID_VALUE, kind);
+    }
+    check_result(cuCtxSynchronize(), CUDA_SUCCESS, kind);
+}
+
+}  // namespace
+
+void ends() {
+    constexpr size_t kBytes = 4096, kPart = 2u << 20;
+    CUdeviceptr memory = 0, next = 0;
+    DRIVER_OK(cuMemAlloc(&memory, kBytes));
+    ends_after("the end of memory of cuMemAlloc", memory, kBytes);
+    DRIVER_OK(cuMemFree(memory));
+
+    DRIVER_OK(cuMemAllocAsync(&memory, kBytes, nullptr));
+    ends_after("the end of memory of the default pool", memory, kBytes);
+    DRIVER_OK(cuMemFree(memory));
+
+    CUmemPoolProps of_device{};
+    of_device.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    of_device.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemoryPool pool = nullptr;
+    DRIVER_OK(cuMemPoolCreate(&pool, &of_device));
+    DRIVER_OK(cuMemAllocFromPoolAsync(&memory, kBytes, pool, nullptr));
+    DRIVER_OK(cuMemAllocFromPoolAsync(&next, kBytes, pool, nullptr));  // in the same block of the pool
+    ends_after("the end of memory of another pool", memory, kBytes);
+    DRIVER_OK(cuMemFree(memory));
+    DRIVER_OK(cuMemFree(next));
+    DRIVER_OK(cuMemPoolDestroy(pool));
+
+    CUgraph graph = nullptr;
+    CUgraphNode node = nullptr;
+    CUgraphExec executable = nullptr;
+    CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
+    allocation.poolProps = of_device;
+    allocation.bytesize = kBytes;
+    DRIVER_OK(cuGraphCreate(&graph, 0));
+    DRIVER_OK(cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &allocation));
+    DRIVER_OK(cuGraphInstantiate(&executable, graph, 0));
+    DRIVER_OK(cuGraphLaunch(executable, nullptr));
+    ends_after("the end of memory of a graph", allocation.dptr, kBytes);
+    DRIVER_OK(cuMemFree(allocation.dptr));
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    DRIVER_OK(cuGraphDestroy(graph));
+
+    // Two mappings side by side count as one piece of memory.
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = of_device.location;
+    CUmemGenericAllocationHandle first = 0, second = 0;
+    DRIVER_OK(cuMemCreate(&first, kPart, &properties, 0));
+    DRIVER_OK(cuMemCreate(&second, kPart, &properties, 0));
+    DRIVER_OK(cuMemAddressReserve(&memory, 4 * kPart, 0, 0, 0));
+    DRIVER_OK(cuMemMap(memory, kPart, 0, first, 0));
+    DRIVER_OK(cuMemMap(memory + kPart, kPart, 0, second, 0));
+    const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    DRIVER_OK(cuMemSetAccess(memory, 2 * kPart, &access, 1));
+    check_result(cuMemsetD8(memory, 3, 2 * kPart), CUDA_SUCCESS, "a fill of two mappings");
+    ends_after("the end of the second mapping", memory, 2 * kPart);
+    DRIVER_OK(cuMemUnmap(memory, 2 * kPart));
+    DRIVER_OK(cuMemAddressFree(memory, 4 * kPart));
+    DRIVER_OK(cuMemRelease(first));
+    DRIVER_OK(cuMemRelease(second));
 }
 
 }  // namespace gpupool::programs

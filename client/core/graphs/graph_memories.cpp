@@ -46,19 +46,20 @@ void GraphMemories::add_captured(std::uint64_t capture, CUdeviceptr address, Doe
     captures_[capture].push_back({address, does});
 }
 
-void GraphMemories::end_capture(std::uint64_t capture, CUgraph graph) {
+std::vector<CUdeviceptr> GraphMemories::end_capture(std::uint64_t capture, CUgraph graph) {
     const Lock lock(mutex_);
     const auto it = captures_.find(capture);
     if (it == captures_.end()) {
-        return;
+        return {};
     }
-    if (graph == nullptr) {
-        (void)let_go(it->second);
-    } else {
-        Nodes& nodes = graphs_[graph];
-        nodes.insert(nodes.end(), it->second.begin(), it->second.end());
-    }
+    const Nodes nodes = std::move(it->second);
     captures_.erase(it);
+    if (graph == nullptr) {
+        return let_go(nodes);
+    }
+    Nodes& of_graph = graphs_[graph];
+    of_graph.insert(of_graph.end(), nodes.begin(), nodes.end());
+    return {};
 }
 
 void GraphMemories::move(CUgraph moved, CUgraph graph) {

@@ -26,13 +26,13 @@ class GraphMemories {
     // A node of a graph, or one that the capture with this id has made.
     void add(CUgraph graph, CUdeviceptr address, Does does);
     void add_captured(std::uint64_t capture, CUdeviceptr address, Does does);
-    // The capture has ended, with `graph` or (null) without one.
-    void end_capture(std::uint64_t capture, CUgraph graph);
     // `moved` has become a child graph of `graph`.
     void move(CUgraph moved, CUgraph graph);
     void instantiate(CUgraphExec executable, CUgraph graph, bool frees_first);
 
     // These return the addresses that nothing can allocate again and that are not allocated now.
+    // The capture has ended, with `graph` or (null) without one.
+    std::vector<CUdeviceptr> end_capture(std::uint64_t capture, CUgraph graph);
     std::vector<CUdeviceptr> destroy(CUgraph graph);
     std::vector<CUdeviceptr> destroy(CUgraphExec executable);
 

@@ -219,6 +219,15 @@ void StreamPool::end(const ContextState& context) {
     return_unused(lock);
 }
 
+void StreamPool::move(const ContextState& context, const ContextState& other) {
+    const Lock lock(mutex_);
+    for (auto& [key, stream] : streams_) {
+        if (stream.context == &context) {
+            stream.context = &other;
+        }
+    }
+}
+
 void StreamPool::release(std::uint64_t keep_bytes) {
     UniqueLock lock(mutex_);
     poll_fences();

@@ -72,6 +72,8 @@ class StreamPool {
     void complete(const ContextState& context, std::uint64_t command);
     // The context has ended, and so has its work.
     void end(const ContextState& context);
+    // The context has ended, and its work counts as that of `other`.
+    void move(const ContextState& context, const ContextState& other);
     // Returns complete and unused memory to the heap until at most `keep_bytes` are reserved.
     void release(std::uint64_t keep_bytes);
 

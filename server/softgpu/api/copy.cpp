@@ -77,10 +77,11 @@ bool will_be_reachable(std::uint64_t at, const Rows& r, std::size_t pitch, std::
            GraphMemory::reserves(at, extent_bytes(r.width_bytes, r.height, r.depth, pitch, slice));
 }
 
-// Host memory that CUDA knows ends where it was allocated or registered to end; nothing is known of other host memory.
-bool leaves_known_memory(Side side, std::uint64_t at, const Rows& r, std::size_t pitch, std::size_t slice) {
+// Memory ends where it was allocated or registered to end, though other memory may follow. Only mappings side by side
+// count as one. Nothing is known of other host memory.
+bool leaves_known_memory(std::uint64_t at, const Rows& r, std::size_t pitch, std::size_t slice) {
     Allocation found;
-    return side == Side::host && state().allocations.find(at, found) && found.on_host() &&
+    return state().allocations.find(at, found) && found.kind != MemoryKind::mapped &&
            extent_bytes(r.width_bytes, r.height, r.depth, pitch, slice) > found.begin + found.size_bytes - at;
 }
 
@@ -235,8 +236,8 @@ CUresult check_copy(Copy& copy) {
     if (copy.to == Side::device && !will_be_reachable(rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const bool leaves = leaves_known_memory(copy.from, rows.from, rows, rows.from_pitch_bytes, rows.from_slice_bytes) ||
-                        leaves_known_memory(copy.to, rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes);
+    const bool leaves = leaves_known_memory(rows.from, rows, rows.from_pitch_bytes, rows.from_slice_bytes) ||
+                        leaves_known_memory(rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes);
     return leaves ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -384,7 +385,9 @@ CUresult check_fill(const CUDA_MEMSET_NODE_PARAMS& fill) {
     if (!sane(rows) || (fill.height > 1 && fill.pitch < rows.width_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return will_be_reachable(rows.to, rows, fill.pitch, 0) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return will_be_reachable(rows.to, rows, fill.pitch, 0) && !leaves_known_memory(rows.to, rows, fill.pitch, 0)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult run_fill(const CUDA_MEMSET_NODE_PARAMS& fill) {

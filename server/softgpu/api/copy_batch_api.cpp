@@ -203,14 +203,16 @@ CUresult copy_batch_3d(size_t count, const CUDA_MEMCPY3D_BATCH_OP* ops, unsigned
         return CUDA_ERROR_INVALID_VALUE;
     }
     std::vector<BatchedCopy> batch;
-    for (size_t i = 0; i < count; i++) {
+    CUresult refused = CUDA_SUCCESS;  // the driver does not say for which copy
+    for (size_t i = 0; i < count && refused == CUDA_SUCCESS; i++) {
         Copy copy;
-        if (const CUresult error = place_op(ops[i], copy); error != CUDA_SUCCESS) {
-            return error;  // the driver does not say for which copy
+        refused = place_op(ops[i], copy);
+        if (refused == CUDA_SUCCESS) {
+            batch.push_back({copy, ops[i].srcAccessOrder});
         }
-        batch.push_back({copy, ops[i].srcAccessOrder});
     }
-    return submit_all(stream, batch);
+    const CUresult error = submit_all(stream, batch);
+    return refused != CUDA_SUCCESS ? refused : error;
 }
 
 }  // namespace

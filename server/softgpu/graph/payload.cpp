@@ -47,22 +47,23 @@ CUresult named_context(CUcontext handle, Context*& result) {
     return CUDA_SUCCESS;
 }
 
-// Of a node that uses memory: without a named context, the first device memory among the addresses decides.
+// The context of a node that uses memory. If it names none, the first device memory among the addresses decides.
 CUresult context_of_node(CUcontext handle, std::initializer_list<std::uint64_t> addresses, Context*& result) {
     Allocation memory;
     for (const std::uint64_t address : addresses) {
-        if (handle != nullptr || !state().allocations.find(address, memory) || memory.on_host()) {
-            continue;
-        }
-        if (memory.kind == MemoryKind::mapped) {  // belongs to no context
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        if (memory.context != nullptr) {
-            result = memory.context;
+        if (handle == nullptr && state().allocations.find(address, memory) && !memory.on_host()) {
+            result = memory.context != nullptr ? memory.context : state().devices[memory.device]->primary.get();
             return CUDA_SUCCESS;
         }
     }
     return named_context(handle, result);
+}
+
+// Without a context, the driver fills only memory that belongs to one: not mapped, of a pool, or of a graph.
+bool needs_context(std::uint64_t address) {
+    Allocation memory;
+    return state().allocations.find(address, memory) &&
+           (memory.kind == MemoryKind::mapped || memory.pool != nullptr || memory.graph_memory != nullptr);
 }
 
 }  // namespace
@@ -166,6 +167,9 @@ CUresult make_copy(const CUDA_MEMCPY3D* params, CUcontext handle, PayloadPtr& pa
 
 CUresult make_fill(const CUDA_MEMSET_NODE_PARAMS* params, CUcontext handle, PayloadPtr& payload) {
     SOFTGPU_NOT_NULL(params);
+    if (handle == nullptr && needs_context(params->dst)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     Context* context = nullptr;
     if (const CUresult error = context_of_node(handle, {params->dst}, context); error != CUDA_SUCCESS) {
         return error;

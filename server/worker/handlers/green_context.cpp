@@ -11,10 +11,9 @@ namespace {
 constexpr std::size_t kMaxGroups = 4096;  // of one split or one descriptor
 
 // Destroys the streams and events of a green context whose work is complete, then the context.
-void end_green(Worker& worker, const Command& command, CUcontext client) {
+void end_green(Worker& worker, CUcontext client) {
     ContextState* const state = worker.objects.context(client);
     if (state == nullptr) {
-        worker.answer(command, CUDA_ERROR_CONTEXT_IS_DESTROYED);
         return;
     }
     const CUgreenCtx green = state->green;
@@ -28,17 +27,14 @@ void end_green(Worker& worker, const Command& command, CUcontext client) {
         driver::call(worker.api.cuEventDestroy_v2, event);
     }
     const std::size_t captures = forget_context(worker, *state);
-    const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
-    worker.waiting_calls.run(
-        [&api = worker.api, green, result] { *result = driver::call(api.cuGreenCtxDestroy, green); },
-        [&worker, command, driver, result, captures] {
-            worker.context_owners.remove(driver);
-            worker.when_driver_open([&worker, captures] {
-                note_captures(worker);  // streams of other contexts may have joined those captures
-                worker.captures -= captures;
-            });
-            worker.answer(command, *result);
-        });
+    worker.waiting_calls.run([&api = worker.api, green] { driver::call(api.cuGreenCtxDestroy, green); },
+                             [&worker, driver, captures] {
+                                 worker.context_owners.remove(driver);
+                                 worker.when_driver_open([&worker, captures] {
+                                     note_captures(worker);  // streams of other contexts may have joined those captures
+                                     worker.captures -= captures;
+                                 });
+                             });
 }
 
 // The driver's calls take no notice of what the worker holds. So they are made when all of it has been issued.
@@ -169,7 +165,9 @@ Outcome gpGreenContextCreate(Worker& worker, Command& command, codec::Slots<call
     return Outcome::answered();
 }
 
-Outcome gpGreenContextDestroy(Worker& worker, Command& command, codec::Slots<calls::gpGreenContextDestroy>& slots) {
+// The client is answered at once, as with the driver. The context ends when its work is complete, so that a wait for
+// the primary context covers that work.
+Outcome gpGreenContextDestroy(Worker& worker, Command&, codec::Slots<calls::gpGreenContextDestroy>& slots) {
     const CUcontext client = slots.at<calls::gpGreenContextDestroy::context>().value;
     ContextState* const state = worker.objects.context(client);
     if (state == nullptr || state->green == nullptr || state->ending) {
@@ -177,10 +175,10 @@ Outcome gpGreenContextDestroy(Worker& worker, Command& command, codec::Slots<cal
     }
     state->ending = true;
     // Deferred, because the action may run while the scheduler iterates over the context's streams.
-    worker.scheduler.when_complete(*state, [&worker, command, client](CUresult) {
-        worker.when_driver_open([&worker, command, client] { end_green(worker, command, client); });
+    worker.scheduler.when_complete(*state, [&worker, client](CUresult) {
+        worker.when_driver_open([&worker, client] { end_green(worker, client); });
     });
-    return Outcome::answered();
+    return CUDA_SUCCESS;
 }
 
 Outcome gpContextRecordEvent(Worker& worker, Command& command, codec::Slots<calls::gpContextRecordEvent>& slots) {

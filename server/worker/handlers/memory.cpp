@@ -455,4 +455,25 @@ Outcome cuMemFreeAsync(Worker& worker, Command& command, codec::Slots<calls::cuM
     return result;
 }
 
+// The driver's call waits for the GPU.
+Outcome cuMemFree_v2(Worker& worker, Command& command, codec::Slots<calls::cuMemFree_v2>& slots) {
+    const CUdeviceptr address = slots.at<calls::cuMemFree_v2::dptr>().value;
+    const ContextState* const context = worker.context_of(command);
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+    worker.waiting_calls.run(
+        [&api = worker.api, driver = context->driver, address, result] {
+            *result = in_context(api, driver, [&] { return driver::call(api.cuMemFree_v2, address); });
+        },
+        [&worker, command, address, result] {
+            if (*result == CUDA_SUCCESS && worker.memory.pools.freed(address)) {
+                worker.memory_changed();
+            }
+            worker.answer(command, *result);
+        });
+    return Outcome::answered();
+}
+
 }  // namespace gpupool::worker::handlers

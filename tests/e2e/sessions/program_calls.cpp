@@ -238,18 +238,20 @@ int run_linker() {
     return 0;
 }
 
-// Makes a deferred call that the server refuses: only the driver knows the bounds of a pool's memory.
+// Makes a deferred call that the server refuses: only the driver knows whether mapped memory may be accessed.
 class Failing {
   public:
     Failing() {
-        CUstream stream = nullptr;
-        must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-        must(driver.cuMemAllocAsync(&block_, 1024, stream), "cuMemAllocAsync");
-        must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+        constexpr std::size_t kBytes = 2u << 20;
+        CUmemAllocationProp properties{};
+        properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+        CUmemGenericAllocationHandle handle = 0;
+        must(driver.cuMemCreate(&handle, kBytes, &properties, 0), "cuMemCreate");
+        must(driver.cuMemAddressReserve(&block_, kBytes, 0, 0, 0), "cuMemAddressReserve");
+        must(driver.cuMemMap(block_, kBytes, 0, handle, 0), "cuMemMap");
     }
-    [[nodiscard]] CUresult call(CUstream stream) const {
-        return driver.cuMemsetD32Async(block_, 1, std::size_t{1} << 38, stream);
-    }
+    [[nodiscard]] CUresult call(CUstream stream) const { return driver.cuMemsetD32Async(block_, 1, 256, stream); }
 
   private:
     CUdeviceptr block_ = 0;
