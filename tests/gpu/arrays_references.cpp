@@ -144,6 +144,7 @@ void texture_references() {
     const std::vector<unsigned> values = numbers(64, 100);
     DRIVER_OK(cuMemAlloc(&memory, 4096));
     DRIVER_OK(cuMemcpyHtoD(memory, values.data(), 256));
+    DRIVER_OK(cuMemcpyHtoD(memory + 512, numbers(64, 200).data(), 256));
     DRIVER_OK(cuTexRefSetFormat(reference, CU_AD_FORMAT_UNSIGNED_INT32, 1));
     DRIVER_OK(cuTexRefSetFlags(reference, CU_TRSF_READ_AS_INTEGER));
     DRIVER_OK(cuTexRefSetAddress(&offset, reference, memory, 256));
@@ -159,6 +160,8 @@ void texture_references() {
     DRIVER_OK(cuTexRefSetAddress2D(reference, &flat, memory, 32));
     check(run(module.function("sample"), 8, 8) == numbers(64, 100), "a kernel reads rows of memory");
     check_result(cuTexRefSetAddress2D(reference, &flat, memory, 60), CUDA_ERROR_INVALID_VALUE, "rows of odd length");
+    DRIVER_OK(exported<decltype(&cuTexRefSetAddress2D)>("cuTexRefSetAddress2D_v2")(reference, &flat, memory + 512, 32));
+    check(run(module.function("sample"), 8, 8) == numbers(64, 200), "the earlier form does the same");
 
     CUarray const squares = square(numbers(64, 7), 0);
     DRIVER_OK(cuTexRefSetArray(reference, squares, CU_TRSA_OVERRIDE_FORMAT));

@@ -1,5 +1,6 @@
 #include "tests/gpu/driver.h"
 
+#include <dlfcn.h>
 #include <spawn.h>
 #include <sys/wait.h>
 
@@ -117,6 +118,15 @@ CUfunction Module::function(const char* name) const {
         give_up(name, result_name(result).c_str(), __FILE__, __LINE__);
     }
     return function;
+}
+
+void* exported_address(const char* name) {
+    static void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    void* const address = library != nullptr ? dlsym(library, name) : nullptr;
+    if (address == nullptr) {
+        give_up(name, "not exported by libcuda.so.1", __FILE__, __LINE__);
+    }
+    return address;
 }
 
 int run_self(const char* argument) {

@@ -100,6 +100,13 @@ Function per_thread_form(const char* name) {
     return reinterpret_cast<Function>(address);
 }
 
+// The function that libcuda.so.1 exports by this name, for forms of calls that cuda.h no longer declares.
+void* exported_address(const char* name);
+template <class Function>
+Function exported(const char* name) {
+    return reinterpret_cast<Function>(exported_address(name));
+}
+
 // The kernel `spin` ends by itself after this many rounds, some ten seconds, if nothing releases it.
 constexpr unsigned kSpinLimit = 40'000'000;
 

@@ -1,7 +1,5 @@
 // Old forms of calls that later versions replaced and that the driver still exports: contexts, streams and events,
 // memory operations, capture, registered memory, and launches whose parameters the program sets one by one.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -15,17 +13,6 @@
 using namespace gpupool::programs;
 
 namespace {
-
-// The exported function of this name. cuda.h declares only the newest form of a call.
-template <class Function>
-Function exported(const char* name) {
-    static void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    void* const address = library != nullptr ? dlsym(library, name) : nullptr;
-    if (address == nullptr) {
-        give_up(name, "not exported by libcuda.so.1", __FILE__, __LINE__);
-    }
-    return reinterpret_cast<Function>(address);
-}
 
 using CreateContext = CUresult (*)(CUcontext*, unsigned, CUdevice);
 using CreateContextFor = CUresult (*)(CUcontext*, CUexecAffinityParam*, int, unsigned, CUdevice);
@@ -201,6 +188,37 @@ void capture() {
     DRIVER_OK(cuStreamDestroy(stream));
 }
 
+// Nodes without data on their edges.
+void graph_nodes() {
+    const auto add =
+        exported<CUresult (*)(CUgraphNode*, CUgraph, const CUgraphNode*, size_t, CUgraphNodeParams*)>("cuGraphAddNode");
+    CUdeviceptr block = 0;
+    CUgraph graph = nullptr;
+    CUgraphNode first = nullptr, second = nullptr;
+    CUgraphExec executable = nullptr;
+    DRIVER_OK(cuMemAlloc(&block, 8));
+    DRIVER_OK(cuGraphCreate(&graph, 0));
+    CUgraphNodeParams parameters{};
+    parameters.type = CU_GRAPH_NODE_TYPE_MEMSET;
+    parameters.memset = {block, 0, 5, 4, 2, 1, nullptr};
+    DRIVER_OK(add(&first, graph, nullptr, 0, &parameters));
+    parameters.memset = {block, 0, 6, 4, 1, 1, nullptr};
+    DRIVER_OK(add(&second, graph, &first, 1, &parameters));
+    size_t edges = 0;
+    DRIVER_OK(cuGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
+    check(edges == 1, "the second node depends on the first: %zu edges", edges);
+    check_result(add(&second, graph, nullptr, 1, &parameters), CUDA_ERROR_INVALID_VALUE, "no dependencies, but one");
+    check_result(add(&second, graph, nullptr, 0, nullptr), CUDA_ERROR_INVALID_VALUE, "no parameters");
+    DRIVER_OK(cuGraphInstantiate(&executable, graph, 0));
+    DRIVER_OK(cuGraphLaunch(executable, nullptr));
+    std::array<unsigned, 2> words{};
+    DRIVER_OK(cuMemcpyDtoH(words.data(), block, sizeof words));
+    check(words[0] == 6 && words[1] == 5, "both fills, in that order: %u, %u", words[0], words[1]);
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    DRIVER_OK(cuGraphDestroy(graph));
+    DRIVER_OK(cuMemFree(block));
+}
+
 void registered() {
     alignas(4096) static unsigned char area[8192];
     const auto enter = exported<CUresult (*)(void*, size_t, unsigned)>("cuMemHostRegister");
@@ -348,6 +366,7 @@ int main(int argc, char** argv) {
     program.section("streams_and_events", in_context(streams_and_events));
     program.section("memory_operations", in_context(memory_operations));
     program.section("capture", in_context(capture));
+    program.section("graph_nodes", in_context(graph_nodes));
     program.section("registered", in_context(registered));
     program.section("launches", in_context(launches));
     program.section("cooperative", in_context(cooperative));
