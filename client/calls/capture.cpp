@@ -91,6 +91,7 @@ CUresult information(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t*
         })) {
         return CUDA_ERROR_LOSSY_QUERY;
     }
+    this_session().captures.note_graph(stream_key(stream), captured);
     Captures::Dependencies* const kept = this_session().captures.dependencies_of(stream_key(stream));
     if (kept == nullptr) {
         return CUDA_ERROR_ILLEGAL_STATE;
@@ -157,6 +158,11 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
     }
     Session& s = this_session();
     forget_graph_memory(s, s.graph_memories.end_capture(capture->id, graph));
+    if (graph == nullptr && !capture->into_graph && capture->graph != nullptr) {
+        UserObjects::Destructors due;
+        s.user_objects.destroy(capture->graph, due);
+        run(due);
+    }
     if (phGraph != nullptr) {
         *phGraph = graph;
     }

@@ -281,15 +281,19 @@ CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
         result != CUDA_SUCCESS) {
         return result;
     }
-    std::vector<GraphMemories::Change> changes;
-    if (const CUresult result = this_session().graph_memories.launch(hGraphExec, changes); result != CUDA_SUCCESS) {
+    Session& s = this_session();
+    GraphMemories::Changes changes;
+    if (const CUresult result = s.graph_memories.launch(hGraphExec, changes); result != CUDA_SUCCESS) {
         return result;
     }
-    this_session().user_objects.launch(hGraphExec);
-    for (const GraphMemories::Change& change : changes) {
-        this_session().memory.set_idle(change.address, !change.allocated);
+    s.user_objects.launch(hGraphExec);
+    s.apply(changes);
+    const CUresult result = remote<calls::cuGraphLaunch>(hGraphExec, hStream);
+    if (!changes.empty()) {
+        s.apply(result == CUDA_SUCCESS ? s.graph_memories.sent(this_thread().last_command, changes)
+                                       : s.graph_memories.undo(changes));
     }
-    return remote<calls::cuGraphLaunch>(hGraphExec, hStream);
+    return result;
 }
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo* resultInfo) {

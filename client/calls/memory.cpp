@@ -229,18 +229,20 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
     }
     // As the driver does: no work that was sent may still use the memory.
     result = wait_for_users(s, range->context);
-    if (!(range->of_graph ? forget_of_graph(s, dptr) : s.memory.remove(dptr).has_value())) {
-        return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
-    }
-    if (range->kind == MemoryKind::device) {
+    const auto free_by_driver = [&] {
+        const CurrentContext current(range->context);
+        return remote<calls::cuMemFree_v2>(dptr);
+    };
+    CUresult freed = CUDA_SUCCESS;
+    if (range->of_graph) {
+        freed = free_of_graph(s, *range, free_by_driver);
+    } else if (!s.memory.remove(dptr)) {
+        freed = CUDA_ERROR_INVALID_VALUE;  // another thread was faster
+    } else if (range->kind == MemoryKind::device) {
         heap_of(s, range->device).free(dptr);
-        return result;
+    } else if (!s.pools[static_cast<std::size_t>(range->device)]->free_complete(dptr)) {
+        freed = free_by_driver();  // of another pool
     }
-    if (!range->of_graph && s.pools[static_cast<std::size_t>(range->device)]->free_complete(dptr)) {
-        return result;
-    }
-    const CurrentContext current(range->context);
-    const CUresult freed = remote<calls::cuMemFree_v2>(dptr);  // the driver's pools and graphs
     return result != CUDA_SUCCESS ? result : freed;
 }
 

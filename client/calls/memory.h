@@ -24,8 +24,8 @@ void wait_without_errors(Session& s, ContextState& context);
 // does the driver (docs/driver-facts.md).
 CUresult wait_for_users(Session& s, ContextState* own);
 
-// Notes that the program frees memory of a graph, which the graph may allocate again. False if it is not allocated.
-bool forget_of_graph(Session& s, CUdeviceptr address);
+// Frees memory of a graph, which the graph may allocate again, by `free`. Refused if it is not allocated.
+CUresult free_of_graph(Session& s, const MemoryRange& range, const std::function<CUresult()>& free);
 // Forgets memory that no graph can allocate again.
 void forget_graph_memory(Session& s, const std::vector<CUdeviceptr>& addresses);
 

@@ -83,9 +83,9 @@ CUmemoryPool pool_meant(Session& s, CUdevice device, CUmemoryPool pool) {
     return pool == nullptr ? current : pool;
 }
 
-// An allocation in a capturing stream is part of the capture. In another stream, while one captures, it is a call like
-// others.
-CUresult may_allocate_in(CUstream stream) {
+// An allocation or a free in a capturing stream is part of the capture. In another stream, while one captures, it is a
+// call like others.
+CUresult may_use_memory_in(CUstream stream) {
     Captures& captures = this_session().captures;
     return !captures.any() || captures.find(stream_key(stream)) ? CUDA_SUCCESS : captures.before_unsafe_call();
 }
@@ -143,11 +143,12 @@ bool allocate_nothing(CUdeviceptr* dptr, std::size_t bytes) {
     return bytes == 0;
 }
 
-// Allocates from the client's pool. False, for the driver to do it, if another pool is meant or the stream captures.
+// Allocates from the client's pool. False, for the driver to do it, if another pool is meant, the stream captures, or
+// an argument is invalid.
 bool allocate_here(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUstream stream, CUresult& result) {
     Session& s = this_session();
     StreamInfo info;
-    if (dptr == nullptr || bytes == 0 || find_stream(stream, info) != CUDA_SUCCESS || info.context == nullptr) {
+    if (bytes == 0 || find_stream(stream, info) != CUDA_SUCCESS || info.context == nullptr) {
         return false;
     }
     const StreamKey key = stream_key(stream);
@@ -195,14 +196,27 @@ bool free_here(Session& s, const MemoryRange& range, CUstream stream, CUresult& 
 
 }  // namespace
 
-bool forget_of_graph(Session& s, CUdeviceptr address) {
-    const GraphMemories::Freed freed = s.graph_memories.free(address);
-    if (freed == GraphMemories::Freed::last) {
-        s.memory.remove(address);
-    } else if (freed == GraphMemories::Freed::yes) {
-        s.memory.set_idle(address, true);
+CUresult free_of_graph(Session& s, const MemoryRange& range, const std::function<CUresult()>& free) {
+    // Noted before the driver frees it: another graph may get the address from then on.
+    const GraphMemories::Freed freed = s.graph_memories.free(range.base);
+    if (freed == GraphMemories::Freed::no) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
-    return freed != GraphMemories::Freed::no;
+    if (freed == GraphMemories::Freed::last) {
+        s.memory.remove(range.base);
+    } else {
+        s.memory.set_idle(range.base, true);
+    }
+    const CUresult result = free();
+    if (result != CUDA_SUCCESS) {
+        s.graph_memories.undo_free(range.base, freed);
+        if (freed == GraphMemories::Freed::last) {
+            s.memory.add(range);
+        } else {
+            s.memory.set_idle(range.base, false);
+        }
+    }
+    return result;
 }
 
 void forget_graph_memory(Session& s, const std::vector<CUdeviceptr>& addresses) {
@@ -214,7 +228,10 @@ void forget_graph_memory(Session& s, const std::vector<CUdeviceptr>& addresses) 
 CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStream) {
     ContextState* context = nullptr;
     CUresult result = usable_context(context);
-    result = result != CUDA_SUCCESS ? result : may_allocate_in(hStream);
+    result = result != CUDA_SUCCESS ? result : may_use_memory_in(hStream);
+    if (result == CUDA_SUCCESS && dptr == nullptr) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
     if (result != CUDA_SUCCESS || allocate_nothing(dptr, bytesize) ||
         allocate_here(dptr, bytesize, nullptr, hStream, result)) {
         return result;
@@ -230,7 +247,10 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStre
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool pool, CUstream hStream) {
     ContextState* context = nullptr;
     CUresult result = usable_context(context);
-    result = result != CUDA_SUCCESS ? result : may_allocate_in(hStream);
+    result = result != CUDA_SUCCESS ? result : may_use_memory_in(hStream);
+    if (result == CUDA_SUCCESS && dptr == nullptr) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
     if (result != CUDA_SUCCESS || (pool != nullptr && (allocate_nothing(dptr, bytesize) ||
                                                        allocate_here(dptr, bytesize, pool, hStream, result)))) {
         return result;
@@ -261,7 +281,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
     if (range->kind != MemoryKind::device && range->kind != MemoryKind::pool) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (result = may_allocate_in(hStream); result != CUDA_SUCCESS) {
+    if (result = may_use_memory_in(hStream); result != CUDA_SUCCESS) {
         return result;
     }
     // In a capture the address stays known: the same graph may have allocated the memory, and repeats both.
@@ -270,7 +290,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
         return CUDA_ERROR_INVALID_VALUE;  // a graph can only free what a graph has allocated
     }
     if (!captured && range->of_graph) {
-        return forget_of_graph(*s, dptr) ? remote<calls::cuMemFreeAsync>(dptr, hStream) : CUDA_ERROR_INVALID_VALUE;
+        return free_of_graph(*s, *range, [&] { return remote<calls::cuMemFreeAsync>(dptr, hStream); });
     }
     if (!captured && free_here(*s, *range, hStream, result)) {
         return result;

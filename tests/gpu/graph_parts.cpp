@@ -311,6 +311,34 @@ void freed_beside_capture() {
     DRIVER_OK(cuStreamDestroy(stream));
 }
 
+// A launch or a free that the driver refuses has no effect.
+void refused_while_capturing() {
+    CUstream stream = make_stream(), capturing = nullptr;
+    DRIVER_OK(cuStreamCreate(&capturing, CU_STREAM_DEFAULT));
+    const Allocating made = allocating(stream, false);
+    const CUgraphExec executable = instantiate(made.graph);
+    const auto in_capture = [&](const char* what, auto call) {
+        DRIVER_OK(cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_RELAXED));
+        check_result(call(), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, what);
+        CUgraph graph = nullptr;
+        check_result(cuStreamEndCapture(capturing, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, what);
+    };
+    for (int i = 0; i < 2; ++i) {
+        in_capture("a launch in the legacy stream", [&] { return cuGraphLaunch(executable, CU_STREAM_LEGACY); });
+        is_allocated(made.memory, false, "not launched");
+        check_result(cuGraphLaunch(executable, stream), CUDA_SUCCESS, "launched after that");
+        DRIVER_OK(cuStreamSynchronize(stream));
+        in_capture("a free in the legacy stream", [&] { return cuMemFreeAsync(made.memory, CU_STREAM_LEGACY); });
+        is_allocated(made.memory, true, "not freed");
+        check(word_at(made.memory) == 0x07070707, "its content after the free that was refused");
+        check_result(cuMemFreeAsync(made.memory, stream), CUDA_SUCCESS, "freed after that");
+        DRIVER_OK(cuStreamSynchronize(stream));
+    }
+    destroy(executable, made.graph);
+    DRIVER_OK(cuStreamDestroy(capturing));
+    DRIVER_OK(cuStreamDestroy(stream));
+}
+
 // The memory of a capture that ended without a graph. Other graphs may get its address.
 void of_invalid_capture() {
     CUstream stream = make_stream();
@@ -446,6 +474,7 @@ int run(int argc, char** argv) {
     program.section("freed_by_program", [] { freed_by_program(); });
     program.section("freed_by_graphs", [] { freed_by_graphs(); });
     program.section("freed_beside_capture", [] { freed_beside_capture(); });
+    program.section("refused_while_capturing", [] { refused_while_capturing(); });
     program.section("of_invalid_capture", [] { of_invalid_capture(); });
     program.section("freed_on_launch", [] { freed_on_launch(); });
     program.section("memory_with_host", [&] { memory_with_host(work); });
@@ -456,6 +485,7 @@ int run(int argc, char** argv) {
     program.section("loop", [&] { loop(work, device); });
     program.section("counted_objects", [] { counted_objects(); });
     program.section("objects_of_graphs", [&] { objects_of_graphs(work); });
+    program.section("objects_of_captures", [&] { objects_of_captures(work); });
     program.section("objects_of_executables", [&] { objects_of_executables(work); });
     program.section("moved_child", [&] { moved_child(work); });
     program.section("launched_by_kernels", [&] { launched_by_kernels(work); });

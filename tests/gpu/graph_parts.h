@@ -68,6 +68,7 @@ void launched_by_kernels(const GraphWork& work);
 
 void counted_objects();
 void objects_of_graphs(const GraphWork& work);
+void objects_of_captures(const GraphWork& work);
 void objects_of_executables(const GraphWork& work);
 
 }  // namespace gpupool::programs

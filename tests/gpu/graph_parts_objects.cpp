@@ -104,6 +104,27 @@ void objects_of_graphs(const GraphWork& work) {
     DRIVER_OK(cuGraphExecDestroy(executable));
 }
 
+void objects_of_captures(const GraphWork& work) {
+    for (const bool valid : {true, false}) {
+        Watched watched;
+        CUstreamCaptureStatus status{};
+        CUgraph graph = nullptr, ended = nullptr;
+        DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        DRIVER_OK(cuStreamGetCaptureInfo(work.stream, &status, nullptr, &graph, nullptr, nullptr, nullptr));
+        DRIVER_OK(cuGraphRetainUserObject(graph, make_object(watched), 1, CU_GRAPH_USER_OBJECT_MOVE));
+        if (!valid) {
+            check_result(cuStreamSynchronize(work.stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "a wait");
+        }
+        check_result(cuStreamEndCapture(work.stream, &ended),
+                     valid ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "the end of the capture");
+        is_destroyed(watched, !valid, valid ? "a graph was captured" : "no graph was captured");
+        if (valid) {
+            DRIVER_OK(cuGraphDestroy(ended));
+            is_destroyed(watched, true, "the captured graph was destroyed");
+        }
+    }
+}
+
 void objects_of_executables(const GraphWork& work) {
     Watched idle, first, second, launched;
     CUgraph graph = graph_with(work, idle);

@@ -497,7 +497,7 @@ int main(int argc, char** argv) {
     const auto section = [&](const char* name, auto body) {
         program.section(name, [&] {
             if (multiprocessors < 2 * kGroup) {
-                check(true, "the device has too few multiprocessors to split: %u", multiprocessors);
+                note("the device has too few multiprocessors to split: %u", multiprocessors);
                 return;
             }
             body(device);

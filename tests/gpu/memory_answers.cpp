@@ -18,6 +18,10 @@ void no_bytes() {
     address = 77;
     DRIVER_OK(cuMemAllocFromPoolAsync(&address, 0, pool, nullptr));
     check(address == 0, "so does cuMemAllocFromPoolAsync");
+    check_result(cuMemAllocAsync(nullptr, 0, nullptr), CUDA_ERROR_INVALID_VALUE, "no place for the address");
+    check_result(cuMemAllocAsync(nullptr, 64, nullptr), CUDA_ERROR_INVALID_VALUE,
+                 "no place for an address of 64 bytes");
+    check_result(cuMemAllocFromPoolAsync(nullptr, 64, pool, nullptr), CUDA_ERROR_INVALID_VALUE, "the same of a pool");
     DRIVER_OK(cuMemFreeAsync(0, nullptr));
     DRIVER_OK(cuMemFree(0));
     DRIVER_OK(cuMemHostAlloc(&host, 0, 0));

@@ -132,7 +132,7 @@ CUresult GraphMemories::check_launch(const Executable& executable) const {
     return CUDA_SUCCESS;
 }
 
-CUresult GraphMemories::launch(CUgraphExec executable, std::vector<Change>& changes) {
+CUresult GraphMemories::launch(CUgraphExec executable, Changes& changes) {
     if (!any_.load(std::memory_order_relaxed)) {
         return CUDA_SUCCESS;
     }
@@ -144,7 +144,7 @@ CUresult GraphMemories::launch(CUgraphExec executable, std::vector<Change>& chan
     if (const CUresult result = check_launch(it->second); result != CUDA_SUCCESS) {
         return result;
     }
-    for (const Does does : {Does::allocates, Does::frees}) {  // memory of both kinds of nodes is free afterwards
+    for (const Does does : {Does::allocates, Does::frees}) {  // memory that the graph allocates and frees is free
         for (const Node& node : it->second.nodes) {
             const auto memory = memories_.find(node.address);
             if (node.does == does && memory != memories_.end()) {
@@ -154,6 +154,57 @@ CUresult GraphMemories::launch(CUgraphExec executable, std::vector<Change>& chan
         }
     }
     return CUDA_SUCCESS;
+}
+
+GraphMemories::Changes GraphMemories::undo_locked(const Changes& changes) {
+    Changes undone;
+    std::unordered_set<CUdeviceptr> seen;
+    for (const Change& change : changes) {
+        // The first change tells what was before: a graph allocates what is free, and otherwise frees what is not.
+        const auto memory = memories_.find(change.address);
+        if (seen.insert(change.address).second && memory != memories_.end()) {
+            memory->second.allocated = !change.allocated;
+            undone.push_back({change.address, !change.allocated});
+        }
+    }
+    return undone;
+}
+
+GraphMemories::Changes GraphMemories::undo(const Changes& changes) {
+    const Lock lock(mutex_);
+    return undo_locked(changes);
+}
+
+GraphMemories::Changes GraphMemories::sent(std::uint64_t command, const Changes& changes) {
+    constexpr std::size_t kRemembered = 1024;
+    const Lock lock(mutex_);
+    if (failed_.erase(command) != 0) {
+        return undo_locked(changes);
+    }
+    sent_.emplace(command, changes);
+    if (sent_.size() > kRemembered) {
+        sent_.erase(sent_.begin());
+    }
+    return {};
+}
+
+GraphMemories::Changes GraphMemories::failed(std::uint64_t command) {
+    constexpr std::size_t kRemembered = 64;
+    if (!any_.load(std::memory_order_relaxed)) {
+        return {};
+    }
+    const Lock lock(mutex_);
+    const auto it = sent_.find(command);
+    if (it == sent_.end()) {
+        failed_.insert(command);
+        if (failed_.size() > kRemembered) {
+            failed_.erase(failed_.begin());
+        }
+        return {};
+    }
+    const Changes changes = std::move(it->second);
+    sent_.erase(it);
+    return undo_locked(changes);
 }
 
 GraphMemories::Freed GraphMemories::free(CUdeviceptr address) {
@@ -168,6 +219,13 @@ GraphMemories::Freed GraphMemories::free(CUdeviceptr address) {
     }
     memories_.erase(it);
     return Freed::last;
+}
+
+void GraphMemories::undo_free(CUdeviceptr address, Freed freed) {
+    const Lock lock(mutex_);
+    if (freed != Freed::no) {
+        memories_[address].allocated = true;
+    }
 }
 
 }  // namespace gpupool::client

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -40,13 +41,22 @@ class GraphMemories {
         CUdeviceptr address = 0;
         bool allocated = false;
     };
-    // A launch. The driver's verdict: CUDA_ERROR_INVALID_VALUE if the graph allocates memory that is still allocated,
-    // or frees memory that is not. `changes`: its allocations and frees.
-    CUresult launch(CUgraphExec executable, std::vector<Change>& changes);
+    using Changes = std::vector<Change>;
+    // A launch, to be noted before it is sent. The driver's verdict: CUDA_ERROR_INVALID_VALUE if the graph allocates
+    // memory that is still allocated, or frees memory that is not. `changes`: its allocations and frees.
+    CUresult launch(CUgraphExec executable, Changes& changes);
+    // The launch with these changes was refused, and had no effect. Returns the changes that undo them.
+    Changes undo(const Changes& changes);
+    // The launch was sent as this command, which may fail later. Returns what undoes it if it has failed already.
+    Changes sent(std::uint64_t command, const Changes& changes);
+    // This command, a launch, has failed. Returns what undoes it.
+    Changes failed(std::uint64_t command);
 
     enum class Freed : std::uint8_t { no, yes, last };  // last: nothing can allocate it again
     // The program frees it. `no`: it is not allocated.
     Freed free(CUdeviceptr address);
+    // The free that had this result was refused.
+    void undo_free(CUdeviceptr address, Freed freed);
 
   private:
     struct Node {
@@ -65,6 +75,7 @@ class GraphMemories {
 
     void hold(const Nodes& nodes) GP_REQUIRES(mutex_);
     std::vector<CUdeviceptr> let_go(const Nodes& nodes) GP_REQUIRES(mutex_);
+    Changes undo_locked(const Changes& changes) GP_REQUIRES(mutex_);
     [[nodiscard]] bool is_allocated(CUdeviceptr address) const GP_REQUIRES(mutex_);
     [[nodiscard]] CUresult check_launch(const Executable& executable) const GP_REQUIRES(mutex_);
 
@@ -74,6 +85,10 @@ class GraphMemories {
     std::unordered_map<CUgraph, Nodes> graphs_ GP_GUARDED_BY(mutex_);
     std::map<std::uint64_t, Nodes> captures_ GP_GUARDED_BY(mutex_);
     std::unordered_map<CUgraphExec, Executable> executables_ GP_GUARDED_BY(mutex_);
+    // The last launches that changed memory, and the last that failed, by command. A failure may be reported before
+    // sent() is called.
+    std::map<std::uint64_t, Changes> sent_ GP_GUARDED_BY(mutex_);
+    std::set<std::uint64_t> failed_ GP_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpupool::client

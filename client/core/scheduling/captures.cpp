@@ -129,8 +129,9 @@ std::optional<Captures::Status> Captures::find(const StreamKey& stream) const {
     }
     const Lock lock(mutex_);
     const Capture* const capture = of_stream(stream);
-    return capture == nullptr ? std::nullopt
-                              : std::optional<Status>({capture->id, capture->invalid, capture->into_graph});
+    return capture == nullptr
+               ? std::nullopt
+               : std::optional<Status>({capture->id, capture->invalid, capture->into_graph, capture->graph});
 }
 
 bool Captures::may_end(const StreamKey& stream) const {
@@ -144,6 +145,13 @@ void Captures::invalidate(const StreamKey& stream) {
     const Lock lock(mutex_);
     if (Capture* const capture = of_stream(stream)) {
         capture->invalid = true;
+    }
+}
+
+void Captures::note_graph(const StreamKey& stream, CUgraph graph) {
+    const Lock lock(mutex_);
+    if (Capture* const capture = of_stream(stream)) {
+        capture->graph = graph;
     }
 }
 

@@ -45,6 +45,7 @@ class Captures {
         std::uint64_t id = 0;
         bool invalid = false;
         bool into_graph = false;
+        CUgraph graph = nullptr;  // null if the program has not asked for it
     };
 
     [[nodiscard]] bool any() const { return active_.load(std::memory_order_relaxed) != 0; }
@@ -66,6 +67,8 @@ class Captures {
     // May the calling thread end the capture?
     [[nodiscard]] bool may_end(const StreamKey& stream) const;
     void invalidate(const StreamKey& stream);
+    // The program has asked for the graph that is being captured.
+    void note_graph(const StreamKey& stream, CUgraph graph);
 
     // ---- checks. Each returns success if the call is allowed; otherwise it returns the error and invalidates the
     // captures concerned.
@@ -105,6 +108,7 @@ class Captures {
         bool invalid = false;
         bool into_graph = false;
         bool blocking = false;  // one of its streams is blocking
+        CUgraph graph = nullptr;
         std::set<StreamKey> streams;
         std::map<StreamKey, Dependencies> dependencies;
     };

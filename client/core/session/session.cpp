@@ -387,7 +387,16 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
     return false;
 }
 
+void Session::apply(const GraphMemories::Changes& changes) {
+    for (const GraphMemories::Change& change : changes) {
+        memory.set_idle(change.address, !change.allocated);
+    }
+}
+
 void Session::take_deferred_error(const codec::DeferredErrorNotice& notice) {
+    if (notice.opcode == calls::cuGraphLaunch::kOpcode) {
+        apply(graph_memories.failed(notice.number));
+    }
     const CUresult result = error_text::from_peer(notice.result);
     const char* name = error_text::name(result);
     log::error("{} (command {} of the session) failed on the server: {}; the next call that waits for it reports it",

@@ -169,6 +169,9 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
         }
     }
 
+    // Notes in `memory` what graphs have allocated or freed.
+    void apply(const GraphMemories::Changes& changes);
+
     // Waits while the worker accepts no more work for a stream (as the calling thread means it).
     void wait_for_stream(CUstream stream) {
         if (throttled_streams.any()) [[unlikely]] {

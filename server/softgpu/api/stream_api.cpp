@@ -273,9 +273,6 @@ CUresult CUDAAPI cuEventCreate(CUevent* result, unsigned flags) {
     if ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if ((flags & CU_EVENT_INTERPROCESS) != 0) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
     auto event = std::make_shared<Event>();
     event->context = context.get();
     event->keeps = context;

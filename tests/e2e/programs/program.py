@@ -4,6 +4,8 @@
 With --direct it runs on the software GPU in place of the driver's library, without a server. With --against FILE its
 output must equal that file, which the program wrote on a real GPU.
 
+With --own-server it has a server of its own.
+
 With --interpreter PYTHON it is a script, which runs as users run one: `gpupool run -- PYTHON SCRIPT`.
 
 With --sections the program lists its sections (--list) and runs them in one process. If that fails, each section runs
@@ -77,8 +79,9 @@ def main():
         )
         parser.add_argument("--interpreter", metavar="PYTHON")
         parser.add_argument(
-            "--set", action="append", default=[], metavar="NAME=VALUE", help="added to the script's environment"
+            "--set", action="append", default=[], metavar="NAME=VALUE", help="added to the program's environment"
         )
+        parser.add_argument("--own-server", action="store_true", help="with a server to which --set applies as well")
         parser.add_argument("--against", metavar="FILE")
         parser.add_argument("program")
         parser.add_argument("arguments", nargs="*")
@@ -87,16 +90,11 @@ def main():
     program = setting.build / arguments.program
     environment = setting.direct(arguments.name) if arguments.direct else setting.client(arguments.name)
     command = [program]
+    through_gpupool = [setting.build / "bin/gpupool", "run"]
     if arguments.interpreter:
-        command = [
-            setting.build / "bin/gpupool",
-            "run",
-            "--server",
-            setting.address(),
-            "--",
-            arguments.interpreter,
-            program,
-        ]
+        command = [*through_gpupool, "--server", setting.address(), "--", arguments.interpreter, program]
+    elif arguments.own_server:
+        command = [*through_gpupool, "--local", "--driver", "software", "--", program]
     environment |= dict(entry.split("=", 1) for entry in arguments.set)
     if not arguments.sections:
         held = run_once(

@@ -94,10 +94,53 @@ TEST_F(GraphMemoriesTest, ChildGraphThatWasMovedBelongsToItsParent) {
 
 TEST_F(GraphMemoriesTest, AbandonedCaptureAllocatesNothing) {
     memories_.add_captured(7, 0x1000, Does::allocates);
-    memories_.end_capture(7, nullptr);
+    EXPECT_EQ(memories_.end_capture(7, nullptr), std::vector<CUdeviceptr>{0x1000});
     memories_.instantiate(executable(1), graph(1), false);
     EXPECT_EQ(launch(1), CUDA_SUCCESS);
     EXPECT_TRUE(changes_.empty());
+}
+
+TEST_F(GraphMemoriesTest, RefusedLaunchIsUndone) {
+    memories_.add(graph(1), 0x1000, Does::allocates);
+    memories_.add(graph(2), 0x1000, Does::frees);
+    memories_.instantiate(executable(1), graph(1), false);
+    memories_.instantiate(executable(2), graph(2), false);
+    ASSERT_EQ(launch(1), CUDA_SUCCESS);
+    const GraphMemories::Changes undone = memories_.undo(changes_);
+    ASSERT_EQ(undone.size(), 1u);
+    EXPECT_FALSE(undone[0].allocated);
+    EXPECT_EQ(memories_.free(0x1000), Freed::no);
+    EXPECT_EQ(launch(1), CUDA_SUCCESS);
+    ASSERT_EQ(launch(2), CUDA_SUCCESS);
+    memories_.undo(changes_);
+    EXPECT_EQ(memories_.free(0x1000), Freed::yes);
+}
+
+TEST_F(GraphMemoriesTest, LaunchThatFailsLaterIsUndone) {
+    memories_.add(graph(1), 0x1000, Does::allocates);
+    memories_.instantiate(executable(1), graph(1), false);
+    ASSERT_EQ(launch(1), CUDA_SUCCESS);
+    EXPECT_TRUE(memories_.sent(10, changes_).empty());
+    EXPECT_TRUE(memories_.failed(9).empty());
+    EXPECT_EQ(memories_.failed(10).size(), 1u);
+    EXPECT_TRUE(memories_.failed(10).empty()) << "once";
+    ASSERT_EQ(launch(1), CUDA_SUCCESS);
+    EXPECT_TRUE(memories_.failed(11).empty()) << "reported before the caller knows the command";
+    EXPECT_EQ(memories_.sent(11, changes_).size(), 1u);
+    EXPECT_EQ(launch(1), CUDA_SUCCESS);
+}
+
+TEST_F(GraphMemoriesTest, RefusedFreeIsUndone) {
+    memories_.add(graph(1), 0x1000, Does::allocates);
+    memories_.instantiate(executable(1), graph(1), false);
+    ASSERT_EQ(launch(1), CUDA_SUCCESS);
+    memories_.undo_free(0x1000, memories_.free(0x1000));
+    EXPECT_EQ(memories_.free(0x1000), Freed::yes);
+    ASSERT_EQ(launch(1), CUDA_SUCCESS);
+    memories_.destroy(graph(1));
+    memories_.destroy(executable(1));
+    memories_.undo_free(0x1000, memories_.free(0x1000));
+    EXPECT_EQ(memories_.free(0x1000), Freed::last);
 }
 
 }  // namespace
