@@ -61,7 +61,8 @@ CUresult CopyBatch::add(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUm
     return CUDA_SUCCESS;
 }
 
-// Those on the host come last: while they are pending, they count as work that may write any source.
+// Host-to-host copies are sent last: while one is pending, the client must assume that it writes any source, and later
+// copies would wait for it.
 CUresult CopyBatch::send() {
     for (const auto part : {&CopyBatch::send_on_device, &CopyBatch::send_to_device, &CopyBatch::send_from_device,
                             &CopyBatch::send_on_host}) {
@@ -90,8 +91,8 @@ CUresult CopyBatch::send_on_device() {
     return result;
 }
 
-// Sources that are read now go first: what follows those that are read late waits in the stream with them. If earlier
-// work may write a source that is not pinned, the call waits for that work, as the driver does.
+// Copies whose source is read now are sent first, because a copy that is read late holds back everything behind it in
+// the stream. If earlier work may write a source that is not pinned, the call waits for that work, as the driver does.
 CUresult CopyBatch::send_to_device() {
     std::vector<const HostCopy*> late;
     for (const HostCopy& copy : to_device_) {
@@ -115,7 +116,7 @@ CUresult CopyBatch::send_to_device() {
     return late.empty() ? CUDA_SUCCESS : send_late(late);
 }
 
-// Those whose source earlier work may write. The stream catches up with that work once for all of them.
+// Earlier work may still write these sources. The stream waits for that work once, for all of them.
 CUresult CopyBatch::send_late(const std::vector<const HostCopy*>& late) {
     CUresult result = remote<calls::gpStreamCatchUp>(stream_);
     for (std::size_t i = 0; i < late.size() && result == CUDA_SUCCESS; ++i) {
@@ -156,7 +157,7 @@ CUresult CopyBatch::send_on_host() {
 
 namespace {
 
-// As the driver checks a hint. It has no effect on memory that gpupool has.
+// Checked as the driver does. A hint changes nothing here.
 bool is_valid_hint(const Session& s, const CUmemLocation& hint) {
     const int type = codec::number_of(hint.type);
     return type == CU_MEM_LOCATION_TYPE_DEVICE

@@ -1,5 +1,5 @@
-// Batches of copies of one row. They are checked one by one, so that the failing one is known; then those that the GPU
-// makes by itself travel in one command.
+// Batches of contiguous copies (cuMemcpyBatchAsync). They are checked one by one, so that the failing one is known;
+// then those that the GPU makes by itself travel in one command.
 //
 // Ownership: none.
 // Threads: any thread of the application.
@@ -41,11 +41,11 @@ class CopyBatch {
     const CUstream stream_;
     std::vector<HostCopy> on_host_, to_device_, from_device_;
     std::vector<CopyRange> on_device_;
-    std::vector<CopyRange> to_ask_;  // on the device, if at all: only the driver knows
+    std::vector<CopyRange> to_ask_;  // of addresses that the client does not know: the driver decides
     bool is_awaited_ = false;        // a copy must have been made when the call returns
 };
 
-// The error does not concern a single copy.
+// The index when no single copy is to blame.
 constexpr std::size_t kNoCopy = ~std::size_t{0};
 
 // Begins a call. Fails without a usable context, or if the stream is the legacy one.

@@ -1,4 +1,4 @@
-// Batches of copies of rows: cuMemcpy3DBatchAsync.
+// Batches of copies with several rows or with arrays (cuMemcpy3DBatchAsync).
 
 #include <algorithm>
 #include <cstdint>
@@ -57,7 +57,7 @@ bool is_array(const CUmemcpy3DOperand& operand) {
     return codec::number_of(operand.type) == CU_MEMCPY_OPERAND_TYPE_ARRAY;
 }
 
-// Is the operand one that the driver could copy, whatever is there?
+// Are type, row length and layer height valid? The address is not checked.
 bool is_well_formed(const CUmemcpy3DOperand& operand, const CUextent3D& extent) {
     if (is_array(operand)) {
         return true;
@@ -209,8 +209,8 @@ class Batch3D {
     bool is_awaited_ = false;  // a source must have been read when the call returns
 };
 
-// Makes the copies up to the one that fails. `failed` is set to the index of a copy that is malformed; none is made
-// then.
+// If a copy is malformed, `failed` is its index and no copy is made. If a well-formed copy is refused, the copies
+// before it are made.
 CUresult copy_batch_3d(std::size_t count, const CUDA_MEMCPY3D_BATCH_OP* ops, unsigned long long flags,
                        std::size_t& failed, CUstream stream) {
     failed = kNoCopy;

@@ -47,8 +47,8 @@ CUresult kernel_message(const CUDA_KERNEL_NODE_PARAMS_v3& p, NodeMessage& messag
     return CUDA_SUCCESS;
 }
 
-// Where the program names no context, the driver takes that of the memory. It does not know it for the worker's memory,
-// which is mapped.
+// Where the program names no context, the driver takes that of the memory. It cannot tell the context of gpupool's
+// allocations, because cuMemMap makes them.
 CUcontext context_of(std::initializer_list<CUdeviceptr> addresses) {
     for (const CUdeviceptr address : addresses) {
         const std::optional<MemoryRange> range = this_session().memory.find(address);
@@ -60,7 +60,8 @@ CUcontext context_of(std::initializer_list<CUdeviceptr> addresses) {
     return usable_context(current) == CUDA_SUCCESS ? current->handle : nullptr;
 }
 
-// As the driver, which fills memory without a named context only where the memory belongs to one.
+// Would the driver refuse the fill? It names no context, and memory of a pool, of a graph or of cuMemMap belongs to
+// none.
 bool is_without_context(const CUDA_MEMSET_NODE_PARAMS_v2& fill) {
     const auto range = fill.ctx == nullptr ? this_session().memory.find(fill.dst) : std::nullopt;
     return range && (range->kind == MemoryKind::pool || range->kind == MemoryKind::mapped);
@@ -282,7 +283,8 @@ CUresult add_plain(CUgraphNode& created, const GraphPlace& place, const CUgraphN
     return result;
 }
 
-// Adds a node that allocates memory or has graphs of its own. Waits, because only the driver can say which.
+// Adds a node that allocates memory or has graphs of its own. Waits, because only the driver knows the new address or
+// graphs.
 CUresult add_owning(CUgraphNode& created, const GraphPlace& place, CUgraphNodeParams& p, const NodeMessage& message) {
     const bool conditional = p.type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
     constexpr unsigned kMaxGraphs = 1024;

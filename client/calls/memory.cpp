@@ -315,7 +315,7 @@ CUresult cuMemMap(CUdeviceptr ptr, std::size_t size, std::size_t offset, CUmemGe
     if (s == nullptr) {
         return result;
     }
-    // Checked here, because for the server the whole window is reserved.
+    // The driver cannot check this: the server has reserved the whole window.
     if (!s->window.is_reserved(ptr, size)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -341,7 +341,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, std::size_t size) {
 
 namespace {
 
-// Mapped memory has no range before a device may access it.
+// cuMemGetAddressRange finds memory of cuMemMap only after cuMemSetAccess.
 bool has_access(const MemoryRange& range) {
     const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, range.device};
     unsigned long long flags = 0;

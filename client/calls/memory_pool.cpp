@@ -113,6 +113,7 @@ StreamPool::Passed set_fence(Session& s, CUstream stream) {
     return [event, known] { return event->known() == Event::Known::complete; };
 }
 
+// Gives the program memory of the client's pool.
 void give(CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes, CUmemoryPool pool, ContextState& context) {
     MemoryRange range{address, bytes, MemoryKind::pool, context.device, &context.owner()};
     range.pool = pool_meant(this_session(), context.device, pool);
@@ -120,7 +121,7 @@ void give(CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes, CUmemoryPoo
     *dptr = address;
 }
 
-// The same for memory that the driver has allocated in stream order. In a capture that is memory of the graph.
+// Gives it memory that the driver has allocated. In a capture that belongs to the graph, and is idle until a launch.
 void give_from_driver(CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes, CUmemoryPool pool,
                       ContextState& context, CUstream stream) {
     Session& s = this_session();
@@ -284,7 +285,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
     if (result = may_use_memory_in(hStream); result != CUDA_SUCCESS) {
         return result;
     }
-    // In a capture the address stays known: the same graph may have allocated the memory, and repeats both.
+    // A free in a capture does not make the client forget the address: each launch may allocate and free it again.
     const std::optional<Captures::Status> captured = s->captures.find(stream_key(hStream));
     if (captured && !range->of_graph) {
         return CUDA_ERROR_INVALID_VALUE;  // a graph can only free what a graph has allocated

@@ -1,7 +1,8 @@
 // Memory behind the pointers that cuGraph*NodeGetParams returns. On a local driver the node owns it.
 //
-// It lives as long as its node, or as the graph that the node is known to belong to. For nodes of unknown graphs, such
-// as those that a capture made, the latest kMaxUnplacedBytes are kept.
+// It lives as long as its node, or as the graph that the node is known to belong to. Storage of nodes whose graph is
+// unknown, such as those that a capture made, is dropped above kMaxUnplacedBytes, the oldest first.
+//
 // Ownership: owns the storages. put() moves a storage without invalidating pointers to the contents of its vectors.
 // Threads: any.
 // Errors: none.

@@ -3,8 +3,8 @@
 //
 // A graph has references of its own. Its clones, the nodes of which it is the child graph, and its executables have as
 // many as it had when they were made. Destructors run in the call that releases the last reference, on its thread. If
-// an executable has it that was launched and is destroyed, they run when its launches are complete, on the thread of
-// host functions.
+// that reference is a launched executable's, they run after it is destroyed and its launches are complete, on the
+// thread of host functions.
 //
 // Ownership: numbers and addresses only; the application owns its objects.
 // Threads: any. The caller runs destructors, without any lock. While there are no objects, calls are one relaxed load.

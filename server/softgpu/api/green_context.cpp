@@ -110,7 +110,7 @@ CUresult store_whole(const Context* context, int device, CUdevResource* resource
     return CUDA_SUCCESS;
 }
 
-// What a green context is made of. The driver has no call that frees one.
+// What a green context is made of. The driver has no call that frees a descriptor.
 struct Descriptor {
     std::uint32_t device = 0;
     Processors processors;
@@ -161,8 +161,7 @@ void release_primary(Context& primary) {
     }
 }
 
-// The handles are those of contexts or green contexts.
-
+// `handle`: of a context or a green context.
 template <class Handle>
 CUresult get_resource(Handle handle, CUdevResource* resource, CUdevResourceType type) {
     ContextPtr context;
@@ -188,7 +187,7 @@ CUresult record(Handle context_handle, CUevent handle) {
         const Lock lock(event->mutex);
         event->moment = moment;
     }
-    // Beside all streams, so that it keeps none of them busy.
+    // In a stream of its own, so that no other stream becomes busy.
     auto beside = std::make_shared<Stream>(*context, CU_STREAM_NON_BLOCKING, 0);
     beside->submit(
         [work = context->submitted_work()]() -> CUresult {

@@ -29,8 +29,8 @@ struct StepWork {
 struct ClientStep {
     enum class Kind { function, from_client, to_client };
     Kind kind = Kind::function;
-    bool enabled = true;                   // false: launches skip it
-    bool any_number = false;               // a launch may reach it never or often: it is in a conditional node's graph
+    bool enabled = true;      // false: launches skip it
+    bool any_number = false;  // a launch may execute it zero or more times: it is in a conditional node's graph
     std::shared_ptr<const StepWork> work;  // for future launches
     PinnedMemory::BlockPtr words;
     std::uint32_t* request = nullptr;  // the GPU writes 1 when the step begins

@@ -28,8 +28,8 @@ struct GraphBook {
     // Graphs with an addition that the driver refused and whose caller did not wait: the graph is not what the program
     // made.
     std::unordered_map<CUgraph, CUresult> failed;
-    // The same for changes of nodes, until a later change of the node succeeds.
-    std::unordered_map<CUgraphNode, CUresult> unchanged;
+    // Nodes with a change that the driver refused and whose caller did not wait, until a later change succeeds.
+    std::unordered_map<CUgraphNode, CUresult> failed_changes;
     std::unordered_map<CUgraph, unsigned> levels;  // nesting depth of graphs within others
     // The graphs of conditional nodes. The driver returns them only when it creates the node.
     std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies;

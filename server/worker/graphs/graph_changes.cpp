@@ -50,9 +50,9 @@ void make_changes(Worker& worker, const std::shared_ptr<GraphExec>& graph, std::
 
 CUresult note_change(Worker& worker, const Command& command, CUgraphNode node, CUresult result) {
     if (result == CUDA_SUCCESS) {
-        worker.graphs.unchanged.erase(node);
+        worker.graphs.failed_changes.erase(node);
     } else if (!command.reply_wanted()) {
-        worker.graphs.unchanged.try_emplace(node, result);
+        worker.graphs.failed_changes.try_emplace(node, result);
     }
     return result;
 }

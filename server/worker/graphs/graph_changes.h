@@ -5,7 +5,7 @@
 // change waits for them, and later launches and changes wait for the change.
 //
 // Threads: the dispatcher's.
-// Errors: a verdict whose caller does not wait is recorded (GraphBook::unchanged, GraphExec::refused).
+// Errors: a verdict whose caller does not wait is recorded (GraphBook::failed_changes, GraphExec::refused).
 #pragma once
 
 #include <functional>
@@ -34,8 +34,8 @@ std::optional<Outcome> await_launches(Worker& worker, const Command& command, CU
 
 // Does a waiting change name one of these nodes?
 bool is_named(const Worker& worker, const GraphContents& contents);
-// Defers a command that destroys or queries something that a waiting change names (`any`) until that is made. Empty if
-// there is no such change.
+// Postpones a command that destroys or queries something that a waiting change names (`any`) until that is made. Empty
+// if there is no such change.
 std::optional<Outcome> await_changes(Worker& worker, const Command& command, bool any);
 
 }  // namespace gpupool::worker

@@ -34,7 +34,7 @@ void GraphContents::add_children(const Worker& worker, CUgraphNode node, unsigne
 
 void GraphContents::forget(Worker& worker) const {
     for (const CUgraphNode node : nodes) {
-        worker.graphs.unchanged.erase(node);
+        worker.graphs.failed_changes.erase(node);
         worker.graphs.bodies.erase(node);
         worker.graphs.stand_ins.forget(node);
         worker.handles.forget_driver(node);
@@ -86,7 +86,7 @@ CUresult failure_of(const Worker& worker, CUgraph graph) {
     if (const auto failed = book.failed.find(graph); failed != book.failed.end()) {
         return failed->second;
     }
-    if (book.unchanged.empty() && book.bodies.empty()) {
+    if (book.failed_changes.empty() && book.bodies.empty()) {
         return CUDA_SUCCESS;
     }
     GraphContents contents;
@@ -98,7 +98,7 @@ CUresult failure_of(const Worker& worker, CUgraph graph) {
         }
     }
     for (const CUgraphNode node : contents.nodes) {
-        if (const auto failed = book.unchanged.find(node); failed != book.unchanged.end()) {
+        if (const auto failed = book.failed_changes.find(node); failed != book.failed_changes.end()) {
             return failed->second;
         }
     }

@@ -22,7 +22,7 @@ struct GraphContents {
     void forget(Worker& worker) const;
 };
 
-// What `graph` is expanded with. Takes its stand-ins out of the book; put_stand_ins() puts those that remain back.
+// What `graph` is expanded with. Moves its stand-ins out of the GraphBook; put_stand_ins() returns those that remain.
 ExpansionParts take_parts(Worker& worker, const ContextState& context, CUgraph graph);
 void put_stand_ins(Worker& worker, const ExpansionParts& parts);
 

@@ -108,7 +108,7 @@ class GraphExec {
     const driver::Api& api_;
     PinnedMemory& pinned_;
     CUgraphExec executable_ = nullptr;
-    CUgraph clone_ = nullptr;  // it was instantiated from this; updates change parameters, not nodes
+    CUgraph clone_ = nullptr;  // what was instantiated; null if the graph itself was
     std::uint32_t cost_ = 1;
     std::shared_ptr<ClientSteps> steps_ = std::make_shared<ClientSteps>();
 };

@@ -349,8 +349,8 @@ CUresult Expansion::accompany_copy(const Place& place, CUgraphNode node, Expansi
     return result;
 }
 
-// Makes the node of the step, or gives the node of an earlier instantiation this step's parameters. It runs after (or
-// before) everything that `node` runs after (before).
+// Makes the node of the step, or gives the node of an earlier instantiation this step's parameters. Side::before: it
+// gets the dependencies of `node`, and `node` depends on it. Side::after: the reverse.
 CUresult Expansion::stand_in(const Place& place, CUgraphNode node, Side side, const ClientStep& step,
                              ExpansionParts& parts) {
     StandIns::Pair& pair = parts.stand_ins.by_node[node];

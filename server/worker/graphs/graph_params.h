@@ -29,8 +29,8 @@ class NodeParameters {
     CUresult read(const HandleTable& handles, Objects& objects, const GraphNode& node,
                   std::span<unsigned char> payload);
 
-    // Passes a kernel's arguments one by one, if the driver says where they are: it makes no cooperative node of packed
-    // ones.
+    // Passes a kernel's arguments one by one, if the driver says where they are: it refuses to make a node with packed
+    // arguments cooperative.
     void unpack_arguments(const driver::Api& api);
 
     CUgraphNodeParams driver{};

@@ -153,7 +153,7 @@ bool GraphSteps::go_on(ClientStep& step) {
             if (step.offset < step.current->bytes || *step.flying != 0) {
                 return false;
             }
-            // The GPU may read it next in the memory that the client wrote it to.
+            // The GPU may read the client's shared memory next: waits until the client has written the data there.
             if (worker_.host_mirrors.any_shared()) {
                 step.confirming = true;
                 functions_[step.ticket] = &step;

@@ -262,7 +262,7 @@ Outcome cuGraphDestroyNode(Worker& worker, Command& command, codec::Slots<calls:
         worker.graphs.stand_ins.forget(node);  // the driver does not remove nodes where it keeps stand-ins
         within.forget(worker);
         worker.graphs.full.clear();
-        worker.graphs.unchanged.erase(node);
+        worker.graphs.failed_changes.erase(node);
         worker.graphs.bodies.erase(node);
     }
     return result;

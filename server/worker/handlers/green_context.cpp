@@ -37,7 +37,7 @@ void end_green(Worker& worker, CUcontext client) {
                              });
 }
 
-// The driver's calls take no notice of what the worker holds. So they are made when all of it has been issued.
+// The driver does not know of work that the worker holds, so these calls wait until all of it has been issued.
 bool serve_later(Worker& worker, Command& command) {
     if (command.ready || !worker.scheduler.holds_any()) {
         worker.drain_issuers();
@@ -174,7 +174,7 @@ Outcome gpGreenContextDestroy(Worker& worker, Command&, codec::Slots<calls::gpGr
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     state->ending = true;
-    // Deferred, because the action may run while the scheduler iterates over the context's streams.
+    // Postponed, because the action may run while the scheduler iterates over the context's streams.
     worker.scheduler.when_complete(*state, [&worker, client](CUresult) {
         worker.when_driver_open([&worker, client] { end_green(worker, client); });
     });
