@@ -15,6 +15,7 @@
 #include "client/error_text.h"
 #include "common/log.h"
 #include "common/printable.h"
+#include "protocol/calls/call.h"
 #include "protocol/calls/internal.h"
 #include "protocol/calls/table.h"
 #include "protocol/transport/open.h"
