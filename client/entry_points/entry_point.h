@@ -10,11 +10,12 @@
 #include "client/calls/handlers.h"
 #include "client/core/dispatch/driver_log.h"
 #include "client/core/dispatch/remote.h"
+#include "client/core/dispatch/unsupported.h"
 #include "common/log.h"
 
 namespace gpupool::client {
 
-// Traces one call, and notes its failure in the driver log.
+// Traces one call, and notes its failure in the driver log; in gpupool's own log, that it is not supported.
 class Entered {
   public:
     explicit Entered(std::uint16_t opcode) noexcept : opcode_(opcode), traced_(opcode) {}
@@ -22,6 +23,9 @@ class Entered {
         traced_.end(result);
         if (result != CUDA_SUCCESS) {
             driver_log::note_failure(opcode_, result);
+        }
+        if (result == CUDA_ERROR_NOT_SUPPORTED) {
+            note_unsupported(opcode_);
         }
         return result;
     }
@@ -72,7 +76,6 @@ template <class Call, class Handled, class... Arguments>
 CUresult route(Handled handled, Arguments... arguments) noexcept {
     return enter<Call>([&]() -> CUresult {
         if constexpr (Call::kDelivery == calls::Delivery::refused) {
-            note_refused(Call::kOpcode);
             return CUDA_ERROR_NOT_SUPPORTED;
         } else if constexpr (calls::is_handled<Call>) {
             return handled(arguments...);

@@ -148,7 +148,11 @@ std::string Log::text_from(std::optional<CUlogIterator> from, std::size_t room, 
 }
 
 // Why a call failed, where the driver's log says more than the error and the client knows.
-const char* explanation(CUresult result) {
+const char* explanation(std::uint16_t opcode, CUresult result) {
+    if (result == CUDA_ERROR_NOT_SUPPORTED) {
+        const calls::CallInfo* const call = calls::find(opcode);
+        return call == nullptr ? nullptr : call->why_refused;
+    }
     const ContextState* const context = this_thread().current();
     if (result == CUDA_ERROR_INVALID_CONTEXT && context == nullptr) {
         return "No CUDA context is current to the calling thread";
@@ -184,7 +188,7 @@ void note_failure(std::uint16_t opcode, CUresult result) noexcept {
         return;
     }
     try {
-        if (const char* const why = explanation(result)) {
+        if (const char* const why = explanation(opcode, result)) {
             append({.text = why});
         }
         append({.opcode = opcode, .result = result});

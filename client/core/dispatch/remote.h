@@ -195,9 +195,6 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
             return kSessionLost;
         }
         CUresult result = error_text::from_peer(reply.header.result);
-        if (result == CUDA_ERROR_NOT_SUPPORTED) {
-            note_unsupported(Call::kOpcode);
-        }
         // A failed call has outputs only if the server sends some anyway (the log of a JIT compilation).
         const bool outputs = result == CUDA_SUCCESS || !reply.body.empty();
         if (outputs && !codec::read_reply<Call>(reply.body, addresses) && result == CUDA_SUCCESS) {

@@ -29,19 +29,16 @@ bool first_time(std::uint16_t opcode, Reported& reported) {
 
 }  // namespace
 
-void note_refused(std::uint16_t opcode) noexcept {
-    static Reported reported;
-    if (first_time(opcode, reported)) {
-        const calls::CallInfo* call = calls::find(opcode);
-        log::warn("{} is refused: {}", calls::name_of(opcode),
-                  call != nullptr && call->why_refused != nullptr ? call->why_refused : "not supported");
-    }
-}
-
 void note_unsupported(std::uint16_t opcode) noexcept {
     static Reported reported;
-    if (first_time(opcode, reported)) {
-        log::warn("{}: the server's driver does not support it, or not with these arguments", calls::name_of(opcode));
+    if (!first_time(opcode, reported)) {
+        return;
+    }
+    const calls::CallInfo* const call = calls::find(opcode);
+    if (call != nullptr && call->why_refused != nullptr) {
+        log::warn("{} is refused: {}", calls::name_of(opcode), call->why_refused);
+    } else {
+        log::warn("{}: gpupool or the server's driver does not support these arguments", calls::name_of(opcode));
     }
 }
 

@@ -10,9 +10,7 @@ namespace gpupool::client {
 
 class Session;
 
-// gpupool refuses the call.
-void note_refused(std::uint16_t opcode) noexcept;
-// The server's driver returned CUDA_ERROR_NOT_SUPPORTED.
+// gpupool refuses the call, or refuses it with these arguments, or the server's driver does.
 void note_unsupported(std::uint16_t opcode) noexcept;
 // The call was not sent, because client and server have not agreed on it.
 void note_not_agreed(const Session& session, std::uint16_t opcode) noexcept;
