@@ -144,15 +144,16 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
     if (!capture) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
-    if (!captures.may_end(key)) {
+    if (!captures.began(key)) {
         captures.invalidate(key);
+        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    }
+    if (!captures.may_end(key)) {
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     }
     CUgraph graph = nullptr;
     result = remote<calls::gpCaptureEnd>(hStream, capture->invalid ? 1u : 0u, &graph);
-    if (result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED) {
-        captures.end(key);
-    }
+    captures.end(key);
     if (graph != nullptr) {
         this_session().graphs.add(graph);
     }
@@ -166,7 +167,7 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
     if (phGraph != nullptr) {
         *phGraph = graph;
     }
-    return capture->invalid && result == CUDA_SUCCESS ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : result;
+    return capture->invalid && result != kSessionLost ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : result;
 }
 
 CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) {
@@ -199,8 +200,9 @@ CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode* depend
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode* dependencies,
                                               const CUgraphEdgeData* dependencyData, std::size_t numDependencies,
                                               unsigned flags) {
-    if (!this_session().captures.find(stream_key(hStream))) {
-        return CUDA_ERROR_ILLEGAL_STATE;
+    const auto capture = this_session().captures.find(stream_key(hStream));
+    if (!capture || capture->invalid) {
+        return !capture ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
     return remote<calls::cuStreamUpdateCaptureDependencies_v2>(hStream, dependencies, dependencyData, numDependencies,
                                                                flags);

@@ -164,7 +164,8 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std:
         return copy_plain(dstDevice, Side::device, srcDevice, Side::device, ByteCount, hStream,
                           Waiting::as_asynchronous);
     }
-    return remote<calls::cuMemcpyDtoDAsync_v2>(dstDevice, srcDevice, ByteCount, hStream);
+    const bool known = surely_holds(*s, dstDevice, ByteCount) && surely_holds(*s, srcDevice, ByteCount);
+    return remote_or_ask<calls::cuMemcpyDtoDAsync_v2>(known, dstDevice, srcDevice, ByteCount, hStream);
 }
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* pCopy) {
     return copy_2d(pCopy, nullptr, Waiting::as_synchronous);

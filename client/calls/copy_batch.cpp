@@ -31,8 +31,12 @@ CUresult check_batch_stream(const Session& s, CUstream stream) {
     if (const CUresult result = find_stream(stream, info); result != CUDA_SUCCESS) {
         return result;
     }
-    // The capture stays valid.
-    return is_capturing(s, stream) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+    const auto capture = s.captures.any() ? s.captures.find(stream_key(stream)) : std::nullopt;
+    if (!capture) {
+        return CUDA_SUCCESS;
+    }
+    return capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                            : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // the capture stays valid
 }
 
 CUresult CopyBatch::add(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUmemcpySrcAccessOrder order) {

@@ -138,6 +138,9 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     if (is_capturing(*s, stream)) {
         return capture_copy(c, false, stream);
     }
+    if (!may_hold(*s, c)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     choose_sides(*s, c, reads);
     const bool from_host = c.srcMemoryType == CU_MEMORYTYPE_HOST, to_host = c.dstMemoryType == CU_MEMORYTYPE_HOST;
     const auto overlap = [&](CUmemorytype type, std::size_t pitch_bytes, std::size_t x_bytes) {
@@ -169,7 +172,11 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     if (to_host) {
         return shaped_from_device(*s, c, bytes, stream, !asynchronous || !is_pinned(*s, c.dstHost));
     }
-    const CUresult sent = remote<calls::gpCopyShapedOnDevice>(&c, stream);
+    const auto is_allocated = [&](CUmemorytype type, CUdeviceptr address) {
+        return type == CU_MEMORYTYPE_ARRAY || !is_idle(*s, address);
+    };
+    const CUresult sent = remote_or_ask<calls::gpCopyShapedOnDevice>(
+        is_allocated(c.srcMemoryType, c.srcDevice) && is_allocated(c.dstMemoryType, c.dstDevice), &c, stream);
     const bool seen = !asynchronous && (side_is_seen_at_once(*s, c.srcMemoryType, c.srcDevice) ||
                                         side_is_seen_at_once(*s, c.dstMemoryType, c.dstDevice));
     return end_copy(sent, seen, stream);

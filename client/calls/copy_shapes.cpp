@@ -104,6 +104,9 @@ bool continues(const Session& s, const MemoryRange& mapping, std::uint64_t addre
 }
 
 bool holds(const Session& s, const MemoryRange& range, std::uint64_t address, std::uint64_t bytes) {
+    if (range.idle) {
+        return true;  // the driver decides
+    }
     switch (range.kind) {
         case MemoryKind::global: return true;  // the driver knows what lies behind it
         case MemoryKind::mapped: return continues(s, range, address, bytes);
@@ -121,6 +124,33 @@ bool may_hold(const Session& s, std::uint64_t address, std::uint64_t bytes) {
 bool surely_holds(const Session& s, std::uint64_t address, std::uint64_t bytes) {
     const auto range = s.memory.find(address);
     return range && !range->idle && holds(s, *range, address, bytes);
+}
+
+namespace {
+
+bool may_hold_side(const Session& s, const CUDA_MEMCPY3D& c, CUmemorytype type, std::uint64_t address,
+                   const HostSide& side) {
+    if (type == CU_MEMORYTYPE_ARRAY) {
+        return true;
+    }
+    using Wide = unsigned __int128;
+    constexpr Wide kLimit = Wide{1} << 62;
+    const auto place = [&](std::size_t row, std::size_t slice) {
+        return side.x + (side.y + row + Wide{side.height} * (side.z + slice)) * side.pitch;
+    };
+    const Wide first = place(0, 0), end = place(c.Height - 1, c.Depth - 1) + c.WidthInBytes;
+    return end < kLimit &&
+           may_hold(s, address + static_cast<std::uint64_t>(first), static_cast<std::uint64_t>(end - first));
+}
+
+}  // namespace
+
+bool may_hold(const Session& s, const CUDA_MEMCPY3D& c) {
+    const bool from_host = c.srcMemoryType == CU_MEMORYTYPE_HOST, to_host = c.dstMemoryType == CU_MEMORYTYPE_HOST;
+    return may_hold_side(s, c, c.srcMemoryType, from_host ? reinterpret_cast<std::uint64_t>(c.srcHost) : c.srcDevice,
+                         source_of(c)) &&
+           may_hold_side(s, c, c.dstMemoryType, to_host ? reinterpret_cast<std::uint64_t>(c.dstHost) : c.dstDevice,
+                         destination_of(c));
 }
 
 namespace {

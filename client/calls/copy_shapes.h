@@ -30,6 +30,8 @@ bool on_device(const Session& s, std::uint64_t address);
 // False if the driver would refuse at once: the range exceeds its allocation, or lies in the window where nothing is
 // allocated.
 bool may_hold(const Session& s, std::uint64_t address, std::uint64_t bytes);
+// The same for both sides of a copy that is not empty.
+bool may_hold(const Session& s, const CUDA_MEMCPY3D& c);
 // The same, but false if the client does not know the memory, so that only the driver can tell.
 bool surely_holds(const Session& s, std::uint64_t address, std::uint64_t bytes);
 

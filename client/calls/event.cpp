@@ -58,6 +58,11 @@ CUresult send_record(Event& event, Send send) {
     return result;
 }
 
+bool is_capturing(CUstream stream) {
+    const Captures& captures = this_session().captures;
+    return captures.any() && captures.find(stream_key(stream));
+}
+
 template <class Send>
 CUresult record(CUevent handle, CUstream stream, unsigned flags, Send send) {
     StreamInfo info;
@@ -67,7 +72,13 @@ CUresult record(CUevent handle, CUstream stream, unsigned flags, Send send) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_HANDLE;
     }
     const bool external = (flags & CU_EVENT_RECORD_EXTERNAL) != 0;
+    if ((flags & ~static_cast<unsigned>(CU_EVENT_RECORD_EXTERNAL)) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (external) {
+        if (!is_capturing(stream)) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
         event->always_ask = true;  // in a capture it becomes a graph node
     }
     Captures& captures = this_session().captures;
@@ -220,18 +231,35 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned Flags) {
     }
     Captures& captures = this_session().captures;
     const bool external = (Flags & CU_EVENT_WAIT_EXTERNAL) != 0;
+    if ((Flags & ~static_cast<unsigned>(CU_EVENT_WAIT_EXTERNAL)) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const StreamKey key = stream_key(hStream);
+    const std::optional<Captures::Status> capturing = captures.any() ? captures.find(key) : std::nullopt;
+    if (external && !capturing) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (capturing && capturing->invalid) {
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
     if (const auto capture = external ? std::nullopt : captures.capture_of(hEvent)) {
         // It may join the capture, merge two, or be too late: only the driver knows.
         const WaitForReplies exact;
         result = remote<calls::cuStreamWaitEvent>(hStream, hEvent, Flags);
         if (result == CUDA_SUCCESS) {
-            captures.join(stream_key(hStream), info.blocking(), *capture);
+            captures.join(key, info.blocking(), *capture);
+        } else {
+            captures.invalidate(key);
+            captures.invalidate(*capture);
         }
         return result;
     }
-    if (const StreamKey key = stream_key(hStream); !external && captures.find(key)) {
-        captures.invalidate(key);
-        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    if (capturing && !external) {
+        const std::shared_ptr<Event> event = this_session().events.find(hEvent);
+        if (event != nullptr && event->was_recorded()) {
+            captures.invalidate(key);
+            return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+        }
     }
     return remote<calls::cuStreamWaitEvent>(hStream, hEvent, Flags);
 }

@@ -268,17 +268,29 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
     return result;
 }
 
-CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
+namespace {
+
+CUresult check_executable(CUgraphExec executable, CUstream stream) {
     StreamInfo info;
-    if (const CUresult result = find_stream(hStream, info); result != CUDA_SUCCESS) {
+    if (const CUresult result = find_stream(stream, info); result != CUDA_SUCCESS) {
         return result;
     }
-    if (!this_session().graphs.has_executable(hGraphExec)) {
+    if (!this_session().graphs.has_executable(executable)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     Captures& captures = this_session().captures;
-    if (const CUresult result = captures.any() ? captures.refuse_if_capturing(stream_key(hStream)) : CUDA_SUCCESS;
-        result != CUDA_SUCCESS) {
+    return captures.any() ? captures.refuse_if_capturing(stream_key(stream)) : CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream) {
+    const CUresult result = check_executable(hGraphExec, hStream);
+    return result != CUDA_SUCCESS ? result : remote<calls::cuGraphUpload>(hGraphExec, hStream);
+}
+
+CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
+    if (const CUresult result = check_executable(hGraphExec, hStream); result != CUDA_SUCCESS) {
         return result;
     }
     Session& s = this_session();

@@ -71,6 +71,9 @@ CUresult copy_message(const CUDA_MEMCPY_NODE_PARAMS& p, NodeMessage& message) {
     CUDA_MEMCPY3D& copy = message.node.copy;
     copy = p.copyParams;
     resolve_unified(this_session(), copy);
+    if (!is_empty(copy) && (is_too_large(copy) || !may_hold(this_session(), copy))) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     message.node.context = p.copyCtx != nullptr
                                ? p.copyCtx
                                : context_of({copy.srcMemoryType == CU_MEMORYTYPE_DEVICE ? copy.srcDevice : 0,

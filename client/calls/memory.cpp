@@ -77,7 +77,8 @@ CUresult allocate_host(void** pp, std::size_t bytes, unsigned flags) {
     Session& s = this_session();
     const std::uint64_t pages = whole_pages(bytes);
     void* place = allocate_shared(s, context->owner().handle, pages, pinned_place(pages));
-    if (place == nullptr) {
+    const bool shared = place != nullptr;
+    if (!shared) {
         place = mmap(pinned_place(pages), pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (place == MAP_FAILED) {
             return CUDA_ERROR_OUT_OF_MEMORY;
@@ -85,7 +86,9 @@ CUresult allocate_host(void** pp, std::size_t bytes, unsigned flags) {
         end_registered(s, reinterpret_cast<std::uint64_t>(place), bytes);
     }
     const auto address = reinterpret_cast<std::uint64_t>(place);
-    s.memory.add({address, bytes, MemoryKind::pinned, context->device, &context->owner(), flags});
+    MemoryRange range{address, bytes, MemoryKind::pinned, context->device, &context->owner(), flags};
+    range.gpu_has = shared;
+    s.memory.add(range);
     *pp = place;
     return CUDA_SUCCESS;
 }
@@ -390,8 +393,7 @@ CUresult cuMemFreeHost(void* p) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     result = wait_for_host_memory(*s, *range);
-    if (s->memory.remove(range->base)) {
-        end_mirror(*s, range->base);
+    if (forget_host_memory(*s, range->base)) {
         munmap(p, whole_pages(range->bytes));
     }
     return result;
@@ -421,8 +423,7 @@ CUresult cuMemHostUnregister(void* p) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     result = wait_for_host_memory(*s, *range);
-    s->memory.remove(range->base);
-    end_mirror(*s, range->base);
+    forget_host_memory(*s, range->base);
     return result;
 }
 

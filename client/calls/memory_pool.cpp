@@ -287,6 +287,9 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
     }
     // A free in a capture does not make the client forget the address: each launch may allocate and free it again.
     const std::optional<Captures::Status> captured = s->captures.find(stream_key(hStream));
+    if (captured && captured->invalid) {
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
     if (captured && !range->of_graph) {
         return CUDA_ERROR_INVALID_VALUE;  // a graph can only free what a graph has allocated
     }

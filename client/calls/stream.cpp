@@ -39,11 +39,23 @@ void note_priority(CUstream stream, int priority) {
     }
 }
 
-// Checks a stream for a query or a wait. On a capturing stream it fails and invalidates the capture.
+// On a capturing stream the call fails and invalidates the capture.
 CUresult check_not_capturing(CUstream stream) {
     const CUresult result = check_stream(stream);
     Captures& captures = this_session().captures;
     return result != CUDA_SUCCESS || !captures.any() ? result : captures.refuse_if_capturing(stream_key(stream));
+}
+
+// The same for a query or a wait, which the legacy stream also refuses beside a blocking stream that captures.
+CUresult check_may_wait(CUstream stream) {
+    StreamInfo info;
+    const CUresult result = find_stream(stream, info);
+    Captures& captures = this_session().captures;
+    if (result != CUDA_SUCCESS || !captures.any()) {
+        return result;
+    }
+    const StreamKey key = stream_key(stream);
+    return is_legacy(key) ? captures.before_work(key, info.context) : captures.refuse_if_capturing(key);
 }
 
 int clamped_priority(int priority, const ContextState& context) {
@@ -178,7 +190,7 @@ CUresult synchronize_stream(CUstream stream) {
 }
 
 CUresult cuStreamSynchronize(CUstream hStream) {
-    const CUresult result = check_not_capturing(hStream);
+    const CUresult result = check_may_wait(hStream);
     return result != CUDA_SUCCESS ? result : synchronize_stream(hStream);
 }
 
@@ -200,7 +212,7 @@ CUresult ask_and_watch(CUstream stream, const StreamKey& key) {
 }  // namespace
 
 CUresult cuStreamQuery(CUstream hStream) {
-    const CUresult result = check_not_capturing(hStream);
+    const CUresult result = check_may_wait(hStream);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -389,6 +401,30 @@ bool has_form() {
     return value != 0;
 }
 
+constexpr unsigned kComparisons =
+    CU_STREAM_WAIT_VALUE_GEQ | CU_STREAM_WAIT_VALUE_EQ | CU_STREAM_WAIT_VALUE_AND | CU_STREAM_WAIT_VALUE_NOR;
+
+// Will the driver surely accept an operation on a word of this size?
+bool is_usual(const Session& s, CUdeviceptr address, std::size_t bytes, unsigned flags, unsigned usual_flags) {
+    return address % bytes == 0 && (flags & ~usual_flags) == 0 && surely_holds(s, address, bytes);
+}
+
+bool is_usual(const Session& s, const CUstreamBatchMemOpParams& each) {
+    switch (each.operation) {
+        case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+            return is_usual(s, each.waitValue.address, 4, each.waitValue.flags, kComparisons);
+        case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+            return is_usual(s, each.waitValue.address, 8, each.waitValue.flags, kComparisons);
+        case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+            return is_usual(s, each.writeValue.address, 4, each.writeValue.flags,
+                            CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER);
+        case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+            return is_usual(s, each.writeValue.address, 8, each.writeValue.flags,
+                            CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER);
+        default: return false;
+    }
+}
+
 template <class Call>
 CUresult operate(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
     if (count > kMaxOperations) {
@@ -400,8 +436,11 @@ CUresult operate(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* 
     if (operations == nullptr && count != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    give_to_gpu(this_session(), operations, count);
-    return remote<Call>(stream, count, operations, flags);
+    Session& s = this_session();
+    give_to_gpu(s, operations, count);
+    const bool surely_taken =
+        flags == 0 && std::all_of(operations, operations + count, [&](const auto& each) { return is_usual(s, each); });
+    return remote_or_ask<Call>(surely_taken, stream, count, operations, flags);
 }
 
 template <class Call, class Value>
@@ -415,13 +454,8 @@ CUresult operate_on(CUstream stream, CUdeviceptr address, Value value, unsigned 
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     give_to_gpu(*s, value);  // it may be an address
-    const bool surely_taken =
-        address % sizeof(Value) == 0 && (flags & ~usual_flags) == 0 && surely_holds(*s, address, sizeof(Value));
-    return remote_or_ask<Call>(surely_taken, stream, address, value, flags);
+    return remote_or_ask<Call>(is_usual(*s, address, sizeof(Value), flags, usual_flags), stream, address, value, flags);
 }
-
-constexpr unsigned kComparisons =
-    CU_STREAM_WAIT_VALUE_GEQ | CU_STREAM_WAIT_VALUE_EQ | CU_STREAM_WAIT_VALUE_AND | CU_STREAM_WAIT_VALUE_NOR;
 
 }  // namespace
 

@@ -1,10 +1,12 @@
 // Kernels that find addresses of host memory: in device memory, in a module's variable, in other host memory, in a
 // structure among their arguments, or by adding to another address; and that write to the memory that they find.
 // Settings: blocks.
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "tests/gpu/driver.h"
@@ -241,6 +243,54 @@ void inside(const Work& work) {
 
 }  // namespace
 
+namespace {
+
+// Several threads, each with a word of its own that it allocates and frees over and over. Its address is in device
+// memory, or in pinned memory.
+void several_threads(const Work& work, bool in_pinned) {
+    constexpr int kThreads = 3, kRounds = 40;
+    std::atomic<int> wrong{0};
+    CUcontext context = nullptr;
+    DRIVER_OK(cuCtxGetCurrent(&context));
+    const auto run = [&] {
+        DRIVER_OK(cuCtxSetCurrent(context));
+        CUstream stream = nullptr;
+        CUdeviceptr slot = 0;
+        DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        DRIVER_OK(cuMemAlloc(&slot, 8));
+        {
+            const Pinned table(1024);
+            for (unsigned round = 0; round < kRounds; round++) {
+                const Pinned word(1024);
+                word[0] = round;
+                const CUdeviceptr address = address_of(word.get());
+                if (in_pinned) {
+                    std::memcpy(table.get(), &address, sizeof address);
+                } else {
+                    DRIVER_OK(cuMemcpyHtoDAsync(slot, &address, sizeof address, stream));
+                }
+                DRIVER_OK(launch(work.add_each, 1, 1, stream, in_pinned ? address_of(table.get()) : slot, 1u, 5u));
+                DRIVER_OK(cuStreamSynchronize(stream));
+                wrong += word[0] != round + 5;
+                std::memset(table.get(), 0, sizeof address);
+            }
+        }
+        DRIVER_OK(cuMemFree(slot));
+        DRIVER_OK(cuStreamDestroy(stream));
+    };
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; i++) {
+        threads.emplace_back(run);
+    }
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+    check(wrong == 0, "%d threads with addresses in %s memory: %d wrong", kThreads, in_pinned ? "pinned" : "device",
+          wrong.load());
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
     Program program("found_addresses", argc, argv);
     const Device device;
@@ -260,6 +310,8 @@ int main(int argc, char** argv) {
     program.section("in_allocated_memory", [&] { in_host_memory(work, Kind::allocated); });
     program.section("in_mapped_memory", [&] { in_host_memory(work, Kind::mapped); });
     program.section("in_registered_memory", [&] { in_host_memory(work, Kind::registered); });
+    program.section("several_threads", [&] { several_threads(work, false); });
+    program.section("several_threads_pinned", [&] { several_threads(work, true); });
     program.section("inside", [&] { inside(work); });
     DRIVER_OK(cuStreamDestroy(work.stream));
     return program.finish();

@@ -280,6 +280,51 @@ void capture_rules(const GraphWork& work, const Device& device) {
                    [] { return cuCtxSynchronize(); });
 }
 
+namespace {
+
+// What invalidates a capture, and what a stream answers whose capture is invalid.
+void invalid_captures(const GraphWork& work, CUstream other) {
+    CUgraph graph = nullptr;
+    CUevent fresh = nullptr, event = nullptr;
+    DRIVER_OK(cuEventCreate(&fresh, CU_EVENT_DISABLE_TIMING));
+    DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    const auto begin = [&] { DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_RELAXED)); };
+    const auto end = [&](CUresult want, const char* what) {
+        check_result(cuStreamEndCapture(work.stream, &graph), want, what);
+        if (graph != nullptr) {
+            DRIVER_OK(cuGraphDestroy(graph));
+        }
+    };
+    begin();
+    check_result(cuStreamWaitEvent(work.stream, fresh, 0), CUDA_SUCCESS, "waiting for an event without a record");
+    end(CUDA_SUCCESS, "is possible in a capture");
+
+    begin();
+    DRIVER_OK(cuEventRecord(event, work.stream));
+    DRIVER_OK(cuStreamWaitEvent(other, event, 0));
+    check_result(cuStreamEndCapture(other, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "ended by a joined stream");
+    check(status_of(work.stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED, "the capture is invalid");
+    end(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "which comes before that the stream was not joined");
+
+    begin();
+    check_result(cuStreamSynchronize(work.stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "a wait");
+    check_result(cuStreamWaitEvent(work.stream, fresh, 0), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+                 "an event, when the capture is invalid");
+    check_result(cuStreamUpdateCaptureDependencies(work.stream, nullptr, nullptr, 0, 1),
+                 CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "other dependencies then");
+    check_result(cuMemFreeAsync(work.device, work.stream), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "a free then");
+    end(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "the end of the invalid capture");
+
+    check_result(cuEventRecordWithFlags(event, work.stream, CU_EVENT_RECORD_EXTERNAL), CUDA_ERROR_INVALID_VALUE,
+                 "a record for a graph outside of a capture");
+    check_result(cuStreamWaitEvent(work.stream, event, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_INVALID_VALUE,
+                 "such a wait outside of a capture");
+    DRIVER_OK(cuEventDestroy(event));
+    DRIVER_OK(cuEventDestroy(fresh));
+}
+
+}  // namespace
+
 void capture_mistakes(const GraphWork& work, const Device& device) {
     CUgraph graph = nullptr;
     CUstream blocking = nullptr, other = nullptr;
@@ -322,7 +367,9 @@ void capture_mistakes(const GraphWork& work, const Device& device) {
         return cuStreamEndCapture(work.stream, &unused);
     });
     check_result(result, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "a thread-local capture ended by another thread");
-    cuStreamEndCapture(work.stream, &graph);
+    check_result(cuStreamEndCapture(work.stream, &graph), CUDA_SUCCESS, "its own thread can still end it");
+    DRIVER_OK(cuGraphDestroy(graph));
+    invalid_captures(work, other);
     check(status_of(work.stream) == CU_STREAM_CAPTURE_STATUS_NONE, "no capture is left");
     DRIVER_OK(add_on(work, work.stream, 1));
     check_result(cuStreamSynchronize(work.stream), CUDA_SUCCESS, "and the stream works");

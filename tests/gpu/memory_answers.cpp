@@ -95,6 +95,19 @@ void ends_after(const char* kind, CUdeviceptr memory, size_t bytes) {
         check_result(cuMemcpyDtoH(host.data(), memory, bytes + more), CUDA_ERROR_INVALID_VALUE, kind);
         check_result(cuMemcpyDtoDAsync(memory, memory, bytes + more, nullptr), CUDA_ERROR_INVALID_VALUE, kind);
     }
+    // Two rows, the second of which reaches beyond the end.
+    CUDA_MEMCPY2D rows{};
+    rows.srcMemoryType = CU_MEMORYTYPE_HOST;
+    rows.srcHost = host.data();
+    rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    rows.dstDevice = memory;
+    rows.dstPitch = bytes - 64;
+    rows.WidthInBytes = 65;
+    rows.Height = 2;
+    check_result(cuMemcpy2D(&rows), CUDA_ERROR_INVALID_VALUE, kind);
+    check_result(cuMemcpy2DAsync(&rows, nullptr), CUDA_ERROR_INVALID_VALUE, kind);
+    rows.WidthInBytes = 64;
+    check_result(cuMemcpy2D(&rows), CUDA_SUCCESS, kind);
     check_result(cuCtxSynchronize(), CUDA_SUCCESS, kind);
 }
 

@@ -77,6 +77,7 @@ bool HostMirrors::add(std::uint64_t base, std::uint64_t bytes, std::uint64_t dev
     mirror.gone = false;
     mirror.shared = false;
     device_bases_[device_base] = &mirror;
+    made_.fetch_add(1, std::memory_order_release);
     count();
     return true;
 }
@@ -138,8 +139,10 @@ void HostMirrors::compare(Mirror& mirror, codec::SharedBlock part,
 }
 
 CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::byte>)>& send,
-                              const AddressBounds& searched) {
+                              const std::function<Search()>& search) {
     const Lock publishing(publishing_);
+    const auto bounds = [&] { return search ? search().bounds : AddressBounds{}; };
+    const std::uint64_t added = search ? search().added : 0;
     // Sending may wait for the other side, whose data the receiving thread applies under mutex_. So never send with
     // mutex_ held.
     std::vector<std::byte>& records = to_send_.records;
@@ -179,11 +182,20 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
                 part.memory += offset;
                 part.baseline += offset;
                 part.bytes = std::min<std::size_t>(kComparedBytes, mirror->block.bytes - offset);
+                const bool searches_all = mirror->searched != added;
                 compare(*mirror, part, [&](std::span<const std::byte> record) GP_REQUIRES(publishing_) {
                     records.insert(records.end(), record.begin(), record.end());
                     ends.push_back(records.size());
-                    search(part, record, searched);
+                    if (!searches_all) {
+                        search_changes(part, record, bounds());
+                    }
                 });
+                if (searches_all) {
+                    search_part(part, bounds());
+                }
+                if (offset + part.bytes >= mirror->block.bytes) {
+                    mirror->searched = added;
+                }
             }
             if (const CUresult result = send_all(); result != CUDA_SUCCESS) {
                 return result;
@@ -193,22 +205,28 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
     return CUDA_SUCCESS;
 }
 
-// Searches the window that the record is about; a record has only the bytes that were changed.
-void HostMirrors::search(const codec::SharedBlock& part, std::span<const std::byte> record,
-                         const AddressBounds& searched) {
-    if (searched.begin >= searched.end) {
+void HostMirrors::search_part(const codec::SharedBlock& part, const AddressBounds& bounds) {
+    if (bounds.begin >= bounds.end) {
         return;
     }
+    find_addresses({part.baseline, part.bytes}, part.address, bounds,
+                   [this](std::uint64_t address) GP_REQUIRES(publishing_) { found_.push_back(address); });
+    any_found_.store(!found_.empty(), std::memory_order_relaxed);
+}
+
+// Searches the window that the record is about; a record has only the bytes that were changed.
+void HostMirrors::search_changes(const codec::SharedBlock& part, std::span<const std::byte> record,
+                                 const AddressBounds& bounds) {
     codec::ChangeHeader header{};
     std::memcpy(&header, record.data(), sizeof header);
     const std::uint64_t offset = header.address - part.address;  // negative if the window begins before the part
     const std::uint64_t begin = header.address < part.address ? 0 : offset;
     const std::uint64_t end = std::min<std::uint64_t>(offset + header.window_bytes, part.bytes);
-    std::vector<std::uint64_t> found;
-    find_addresses({part.baseline + begin, end - begin}, part.address + begin, searched,
-                   [&found](std::uint64_t address) { found.push_back(address); });
-    found_.insert(found_.end(), found.begin(), found.end());
-    any_found_.store(!found_.empty(), std::memory_order_relaxed);
+    codec::SharedBlock window = part;
+    window.address += begin;
+    window.baseline += begin;
+    window.bytes = end - begin;
+    search_part(window, bounds);
 }
 
 std::vector<std::uint64_t> HostMirrors::take_found() {

@@ -43,8 +43,8 @@ class HostMirrors {
   public:
     explicit HostMirrors(TimeSource& clock = TimeSource::system()) : clock_(clock) {}
 
-    // How many blocks of host memory the GPU can use, mirrored or shared. Takes no lock.
-    [[nodiscard]] std::size_t blocks() const { return count_.load(std::memory_order_acquire); }
+    // How many mirrors have been made so far.
+    [[nodiscard]] std::uint64_t made() const { return made_.load(std::memory_order_acquire); }
     // Is there any memory to compare?
     [[nodiscard]] bool any() const { return compared_.load(std::memory_order_acquire) != 0; }
     // The GPU's address for the program's memory at `address`: the same or another one; 0 if it has none.
@@ -67,9 +67,16 @@ class HostMirrors {
 
     // Passes what the program has changed to `send`. A second thread waits until the first one has sent: its later
     // command must not overtake changes that the first one has already put into the baseline. Words of the changed
-    // memory that lie within `searched` are kept for take_found().
+    // memory that lie within the bounds of `search` are kept for take_found(); of all memory, if blocks were added
+    // since it was last searched: one may have the address of an earlier block, which the memory still holds. `search`
+    // is also called after the memory was read, so that it knows of every block whose address the program has stored
+    // there.
+    struct Search {
+        AddressBounds bounds;
+        std::uint64_t added = 0;  // how many blocks were added so far
+    };
     CUresult publish(const std::function<CUresult(std::span<const std::byte>)>& send,
-                     const AddressBounds& searched = {});
+                     const std::function<Search()>& search = {});
     // The addresses that publish() has found since the last call.
     std::vector<std::uint64_t> take_found();
     // Writes what the GPU has changed to the program's memory. False if there is no such memory.
@@ -84,7 +91,8 @@ class HostMirrors {
         codec::SharedBlock block;  // block.address is the GPU's
         codec::Baseline baseline;
         Owner owner = Owner::gpupool;
-        bool gone = false;  // the application's memory is not accessible any more
+        std::uint64_t searched = 0;  // Search::added when all of it was searched
+        bool gone = false;           // the application's memory is not accessible any more
         bool shared = false;
     };
     void count() GP_REQUIRES(mutex_);
@@ -92,8 +100,9 @@ class HostMirrors {
     const Mirror* find(std::uint64_t address) const GP_REQUIRES(mutex_);
     Mirror* find_of_device(std::uint64_t address) const GP_REQUIRES(mutex_);  // not of shared memory
     void leave_alone(Mirror& mirror) GP_REQUIRES(mutex_);
-    void search(const codec::SharedBlock& part, std::span<const std::byte> record, const AddressBounds& searched)
+    void search_changes(const codec::SharedBlock& part, std::span<const std::byte> record, const AddressBounds& bounds)
         GP_REQUIRES(publishing_);
+    void search_part(const codec::SharedBlock& part, const AddressBounds& bounds) GP_REQUIRES(publishing_);
     void compare(Mirror& mirror, codec::SharedBlock part, const std::function<void(std::span<const std::byte>)>& emit)
         GP_REQUIRES(mutex_);
 
@@ -112,7 +121,8 @@ class HostMirrors {
     std::map<std::uint64_t, Mirror*> device_bases_ GP_GUARDED_BY(mutex_);  // by the GPU's address
     std::vector<std::byte> copy_ GP_GUARDED_BY(mutex_);  // copy of the application's memory for a comparison
     std::atomic<std::size_t> count_{0};                  // size of mirrors_
-    std::atomic<std::size_t> compared_{0};               // size of device_bases_: mirrors with a baseline
+    std::atomic<std::uint64_t> made_{0};
+    std::atomic<std::size_t> compared_{0};  // size of device_bases_: mirrors with a baseline
     bool polling_ GP_GUARDED_BY(mutex_) = false;
 };
 

@@ -19,8 +19,14 @@ namespace {
 
 // Where to search for addresses of host memory that the GPU cannot use yet; empty if there is no such memory.
 AddressBounds searched_addresses(const Session& session) {
-    const bool all_usable = session.memory.host_blocks() <= session.host_mirrors.blocks();
-    return all_usable ? AddressBounds{} : AddressBounds{session.memory.host_begin(), session.memory.host_end()};
+    return session.memory.hidden_blocks() == 0 ? AddressBounds{}
+                                               : AddressBounds{session.memory.host_begin(), session.memory.host_end()};
+}
+
+// Held while a mirror is made or host memory is forgotten.
+Mutex& mirrors_change() {
+    static auto& mutex = *new Mutex;
+    return mutex;
 }
 
 }  // namespace
@@ -36,17 +42,23 @@ CUresult send_host_changes(Session& session) {
         return session.send(Call::kOpcode, Session::Gives::nothing, false, codec::command_bytes<Call>(arguments),
                             [&](codec::Writer& out) { codec::write_command<Call>(out, arguments); });
     };
-    return session.host_mirrors.publish(send, searched_addresses(session));
+    return session.host_mirrors.publish(send, [&] {
+        return HostMirrors::Search{searched_addresses(session), session.memory.hidden_added()};
+    });
 }
 
 CUresult publish_host_memory(Session& session) {
+    // A second thread waits until the first one has made and filled the mirrors: the addresses that its own command
+    // needs may be among those that the first one has found.
+    static auto& publishing = *new Mutex;
+    const Lock lock(publishing);
     CUresult result = send_host_changes(session);
     // What a new mirror contains may name further memory.
     while (result == CUDA_SUCCESS) {
         const std::vector<std::uint64_t> found = session.host_mirrors.take_found();
-        const std::size_t blocks = session.host_mirrors.blocks();
+        const std::uint64_t made = session.host_mirrors.made();
         std::for_each(found.begin(), found.end(), [&](std::uint64_t address) { give_to_gpu(session, address); });
-        if (session.host_mirrors.blocks() == blocks) {
+        if (session.host_mirrors.made() == made) {
             break;
         }
         result = send_host_changes(session);
@@ -135,8 +147,7 @@ CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhe
     if (!range_to_mirror()) {
         return CUDA_SUCCESS;
     }
-    static auto& making = *new Mutex;  // one thread at a time: the second finds the mirror
-    const Lock lock(making);
+    const Lock lock(mirrors_change());  // the second thread finds the mirror of the first
     const auto range = range_to_mirror();
     if (!range) {
         return CUDA_SUCCESS;
@@ -152,6 +163,7 @@ CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhe
             session.memory.add({device_base, range->bytes, MemoryKind::mapped, range->device, range->context});
         }
     }
+    session.memory.note_mirrored(result == CUDA_SUCCESS ? range->base : 0);
     if (result != CUDA_SUCCESS) {
         log::warn("no mirror of {} bytes of mapped host memory at {:#x}: {}", range->bytes, range->base,
                   static_cast<int>(result));
@@ -177,6 +189,17 @@ void give_to_gpu(Session& session, const CUstreamBatchMemOpParams* operations, u
             default: break;  // the others contain no address
         }
     }
+}
+
+bool forget_host_memory(Session& session, std::uint64_t base) {
+    {
+        const Lock lock(mirrors_change());
+        if (!session.memory.remove(base)) {
+            return false;
+        }
+    }
+    end_mirror(session, base);
+    return true;
 }
 
 void end_registered(Session& session, std::uint64_t address, std::uint64_t bytes) {

@@ -35,7 +35,10 @@ constexpr unsigned kMaxOperations = 256;
 void give_to_gpu(Session& session, const CUstreamBatchMemOpParams* operations, unsigned count);
 // New memory of the program has been mapped there: forget what was registered in that range.
 void end_registered(Session& session, std::uint64_t address, std::uint64_t bytes);
-// Removes the mirror, if any, of memory that is freed or unregistered. Work that uses it must be complete.
+// Forgets memory that is freed or unregistered, and its mirror. Work that uses it must be complete. False if there is
+// no such memory.
+bool forget_host_memory(Session& session, std::uint64_t base);
+// Removes the mirror, if any, of memory that has been forgotten.
 CUresult end_mirror(Session& session, std::uint64_t base);
 // Sends the program's changes of mirrored memory. Memory whose address is in what has changed gets a mirror as well.
 CUresult publish_host_memory(Session& session);

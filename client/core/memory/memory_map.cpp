@@ -1,6 +1,7 @@
 #include "client/core/memory/memory_map.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/blocks.h"
 
@@ -26,14 +27,30 @@ void MemoryMap::add(MemoryRange range) {
     if (!range.on_device()) {
         host_begin_.store(std::min(host_begin_.load(), range.base), std::memory_order_release);
         host_end_.store(std::max(host_end_.load(), range.base + range.bytes), std::memory_order_release);
-        host_blocks_.fetch_add(1, std::memory_order_release);
+        hidden_blocks_.fetch_add(range.gpu_has ? 0 : 1, std::memory_order_release);
+        hidden_added_.fetch_add(range.gpu_has ? 0 : 1, std::memory_order_release);
+    }
+    if (const auto it = ranges_.find(range.base); it != ranges_.end()) {
+        erase(it);
     }
     ranges_[range.base] = range;
 }
 
+bool MemoryMap::note_mirrored(std::uint64_t base) {
+    const Lock lock(mutex_);
+    const auto it = ranges_.find(base);
+    if (it == ranges_.end() || it->second.on_device()) {
+        return false;
+    }
+    if (!std::exchange(it->second.gpu_has, true)) {
+        hidden_blocks_.fetch_sub(1, std::memory_order_release);
+    }
+    return true;
+}
+
 MemoryMap::Ranges::iterator MemoryMap::erase(Ranges::iterator it) {
     if (!it->second.on_device()) {
-        host_blocks_.fetch_sub(1, std::memory_order_release);
+        hidden_blocks_.fetch_sub(it->second.gpu_has ? 0 : 1, std::memory_order_release);
     }
     return ranges_.erase(it);
 }
@@ -101,7 +118,7 @@ std::vector<MemoryRange> MemoryMap::remove_of(const ContextState* context) {
 bool MemoryMap::set_sync_memops(std::uint64_t address, bool on) {
     const Lock lock(mutex_);
     const auto it = find_block(ranges_, address, bytes_of);
-    if (it == ranges_.end()) {
+    if (it == ranges_.end() || it->second.idle) {
         return false;
     }
     it->second.sync_memops = on;

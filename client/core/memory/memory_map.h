@@ -39,6 +39,7 @@ struct MemoryRange {
     CUmemoryPool pool = nullptr;  // of stream-ordered memory; null: the device's current one
     bool of_graph = false;        // a graph's node allocates it, whenever the graph is launched
     bool idle = false;            // it is not allocated at the moment: the program may only name it in graphs
+    bool gpu_has = false;         // of host memory: the server shares or mirrors it
 
     [[nodiscard]] bool on_device() const { return kind != MemoryKind::pinned && kind != MemoryKind::registered; }
 };
@@ -59,10 +60,14 @@ class MemoryMap {
     [[nodiscard]] bool may_be_host(std::uint64_t address) const {
         return address >= host_begin() && address < host_end();
     }
-    // Bounds of all host memory that there ever was, and how many blocks of it there are now. Take no lock.
+    // Bounds of all host memory that there ever was, and how many blocks the GPU does not have now. Take no lock.
     [[nodiscard]] std::uint64_t host_begin() const { return host_begin_.load(std::memory_order_acquire); }
     [[nodiscard]] std::uint64_t host_end() const { return host_end_.load(std::memory_order_acquire); }
-    [[nodiscard]] std::size_t host_blocks() const { return host_blocks_.load(std::memory_order_acquire); }
+    [[nodiscard]] std::size_t hidden_blocks() const { return hidden_blocks_.load(std::memory_order_acquire); }
+    // How many blocks were added so far that the GPU did not have at first.
+    [[nodiscard]] std::uint64_t hidden_added() const { return hidden_added_.load(std::memory_order_acquire); }
+    // The host memory that begins at `base` has a mirror now. False if there is no such memory.
+    bool note_mirrored(std::uint64_t base);
     void set_idle(std::uint64_t base, bool idle);
     bool set_sync_memops(std::uint64_t address, bool on);
     // False if set_sync_memops() never turned it on for any memory. Takes no lock.
@@ -78,7 +83,8 @@ class MemoryMap {
     Ranges ranges_ GP_GUARDED_BY(mutex_){&nodes_};
     std::uint64_t next_id_ GP_GUARDED_BY(mutex_) = 1;
     std::atomic<std::uint64_t> host_begin_{~std::uint64_t{0}}, host_end_{0};  // bounds of all host memory so far
-    std::atomic<std::size_t> host_blocks_{0};
+    std::atomic<std::uint64_t> hidden_added_{0};
+    std::atomic<std::size_t> hidden_blocks_{0};  // changes with ranges_, under mutex_
     std::atomic<bool> any_sync_memops_{false};
 };
 

@@ -148,6 +148,19 @@ void Captures::invalidate(const StreamKey& stream) {
     }
 }
 
+void Captures::invalidate(std::uint64_t id) {
+    const Lock lock(mutex_);
+    if (const auto it = captures_.find(id); it != captures_.end()) {
+        it->second->invalid = true;
+    }
+}
+
+bool Captures::began(const StreamKey& stream) const {
+    const Lock lock(mutex_);
+    const Capture* const capture = of_stream(stream);
+    return capture != nullptr && capture->first == stream;
+}
+
 void Captures::note_graph(const StreamKey& stream, CUgraph graph) {
     const Lock lock(mutex_);
     if (Capture* const capture = of_stream(stream)) {

@@ -67,6 +67,9 @@ class Captures {
     // May the calling thread end the capture?
     [[nodiscard]] bool may_end(const StreamKey& stream) const;
     void invalidate(const StreamKey& stream);
+    void invalidate(std::uint64_t id);
+    // Did `stream` begin the capture that it belongs to?
+    [[nodiscard]] bool began(const StreamKey& stream) const;
     // The program has asked for the graph that is being captured.
     void note_graph(const StreamKey& stream, CUgraph graph);
 

@@ -33,6 +33,12 @@ struct Event {
     std::atomic<std::uint64_t> watched{0};    // the record whose completion the worker will report
     std::atomic<std::uint64_t> completed{0};  // the latest record known to be complete
 
+    // False if there is surely nothing to wait for.
+    [[nodiscard]] bool was_recorded() const {
+        return record.load(std::memory_order_acquire) != 0 || always_ask.load(std::memory_order_relaxed) ||
+               launched_with.load(std::memory_order_relaxed);
+    }
+
     // What the client knows without a round trip.
     enum class Known { complete, pending, unknown };
     [[nodiscard]] Known known() const {

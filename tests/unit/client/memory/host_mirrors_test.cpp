@@ -60,7 +60,13 @@ TEST_F(HostMirrorsTest, ProgramsChangesArePublishedOnce) {
 
 TEST_F(HostMirrorsTest, AddressesInWhatChangedAreFoundOnce) {
     const AddressBounds searched = {0x7f0000000000, 0x7f0000010000};
-    const auto publish = [&] { return mirrors_.publish([](auto) { return CUDA_SUCCESS; }, searched); };
+    std::uint64_t added = 0;
+    const auto publish = [&] {
+        return mirrors_.publish([](auto) { return CUDA_SUCCESS; },
+                                [&] {
+                                    return HostMirrors::Search{searched, added};
+                                });
+    };
     const auto store = [&](std::size_t word, std::uint64_t value) { std::memcpy(&words_[word], &value, sizeof value); };
     EXPECT_EQ(publish(), CUDA_SUCCESS);
     EXPECT_TRUE(mirrors_.take_found().empty());
@@ -73,6 +79,11 @@ TEST_F(HostMirrorsTest, AddressesInWhatChangedAreFoundOnce) {
     store(2, searched.begin + 16);
     EXPECT_EQ(publish(), CUDA_SUCCESS);
     EXPECT_EQ(mirrors_.take_found(), std::vector<std::uint64_t>{searched.begin + 16});
+    added = 1;  // a new block may have an address that the memory already holds
+    EXPECT_EQ(publish(), CUDA_SUCCESS);
+    EXPECT_EQ(mirrors_.take_found(), std::vector<std::uint64_t>{searched.begin + 16});
+    EXPECT_EQ(publish(), CUDA_SUCCESS);
+    EXPECT_TRUE(mirrors_.take_found().empty());
     store(kWords - 2, searched.begin);
     EXPECT_FALSE(published().empty()) << "without bounds";
     EXPECT_TRUE(mirrors_.take_found().empty());
