@@ -1,6 +1,8 @@
 // Kernels that find addresses of host memory: in device memory, in a module's variable, in other host memory, in a
 // structure among their arguments, or by adding to another address; and that write to the memory that they find.
 // Settings: blocks.
+#include <sys/mman.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -241,9 +243,25 @@ void inside(const Work& work) {
     check(words[kAt] == 7 && words[kAt + 1] == 7, "words inside of a block: %u, %u", words[kAt], words[kAt + 1]);
 }
 
-}  // namespace
-
-namespace {
+// Registered memory whose address is in pinned memory.
+void registered_in_pinned(const Work& work) {
+    constexpr size_t kBytes = 1 << 16;
+    void* const place = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    auto* const words = static_cast<unsigned*>(place);
+    DRIVER_OK(cuMemHostRegister(place, kBytes, 0));
+    {
+        const Pinned table(1024);
+        for (unsigned round = 1; round <= 3; round++) {
+            const CUdeviceptr address = address_of(words + round);
+            std::memcpy(table.get() + 2 * round, &address, sizeof address);
+            DRIVER_OK(launch(work.add_each, 1, 1, work.stream, address_of(table.get() + 2 * round), 1u, round));
+            DRIVER_OK(cuStreamSynchronize(work.stream));
+            check(words[round] == round, "registered memory, its address in pinned memory: %u", words[round]);
+        }
+    }
+    DRIVER_OK(cuMemHostUnregister(place));
+    munmap(place, kBytes);
+}
 
 // Several threads, each with a word of its own that it allocates and frees over and over. Its address is in device
 // memory, or in pinned memory.
@@ -310,6 +328,7 @@ int main(int argc, char** argv) {
     program.section("in_allocated_memory", [&] { in_host_memory(work, Kind::allocated); });
     program.section("in_mapped_memory", [&] { in_host_memory(work, Kind::mapped); });
     program.section("in_registered_memory", [&] { in_host_memory(work, Kind::registered); });
+    program.section("registered_in_pinned", [&] { registered_in_pinned(work); });
     program.section("several_threads", [&] { several_threads(work, false); });
     program.section("several_threads_pinned", [&] { several_threads(work, true); });
     program.section("inside", [&] { inside(work); });

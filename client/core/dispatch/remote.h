@@ -149,7 +149,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
             return result;
         }
         if constexpr (kGivesWork || calls::has_rule(Call::kRules, calls::Rule::synchronizes)) {
-            if (s->host_mirrors.any()) {
+            if (s->host_mirrors.any() || (s->memory.hidden_blocks() != 0 && s->host_mirrors.any_to_search())) {
                 publish_host_memory(*s);
             }
         }

@@ -12,6 +12,9 @@
 
 namespace gpupool::client {
 
+// Larger data is not searched.
+constexpr std::size_t kMaxSearchedBytes = 256u << 10;
+
 struct AddressBounds {
     std::uint64_t begin = 0, end = 0;
 

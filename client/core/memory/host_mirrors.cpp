@@ -202,7 +202,23 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
             }
         }
     }
+    search_shared(bounds());
     return CUDA_SUCCESS;
+}
+
+void HostMirrors::search_shared(const AddressBounds& bounds) {
+    if (bounds.begin >= bounds.end) {
+        return;
+    }
+    const Lock lock(mutex_);
+    std::size_t left = kMaxSharedBytes;
+    for (const auto& [base, mirror] : mirrors_) {
+        const codec::SharedBlock& block = mirror.block;
+        if (mirror.shared && block.bytes <= std::min(left, kMaxSearchedBytes)) {
+            left -= block.bytes;
+            search_part({block.address, block.memory, block.memory, block.bytes}, bounds);
+        }
+    }
 }
 
 void HostMirrors::search_part(const codec::SharedBlock& part, const AddressBounds& bounds) {

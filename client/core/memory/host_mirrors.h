@@ -47,6 +47,8 @@ class HostMirrors {
     [[nodiscard]] std::uint64_t made() const { return made_.load(std::memory_order_acquire); }
     // Is there any memory to compare?
     [[nodiscard]] bool any() const { return compared_.load(std::memory_order_acquire) != 0; }
+    // Is there any memory to search, mirrored or shared?
+    [[nodiscard]] bool any_to_search() const { return count_.load(std::memory_order_acquire) != 0; }
     // The GPU's address for the program's memory at `address`: the same or another one; 0 if it has none.
     [[nodiscard]] std::uint64_t device_address(std::uint64_t address) const;
     // The reverse. An address that is not the GPU's of a mirror stays as it is.
@@ -71,6 +73,9 @@ class HostMirrors {
     // since it was last searched: one may have the address of an earlier block, which the memory still holds. `search`
     // is also called after the memory was read, so that it knows of every block whose address the program has stored
     // there.
+    // Shared memory is searched at every call, but at most kMaxSharedBytes of it, in blocks of at most
+    // kMaxSearchedBytes.
+    static constexpr std::size_t kMaxSharedBytes = 1u << 20;
     struct Search {
         AddressBounds bounds;
         std::uint64_t added = 0;  // how many blocks were added so far
@@ -102,6 +107,7 @@ class HostMirrors {
     void leave_alone(Mirror& mirror) GP_REQUIRES(mutex_);
     void search_changes(const codec::SharedBlock& part, std::span<const std::byte> record, const AddressBounds& bounds)
         GP_REQUIRES(publishing_);
+    void search_shared(const AddressBounds& bounds) GP_REQUIRES(publishing_);
     void search_part(const codec::SharedBlock& part, const AddressBounds& bounds) GP_REQUIRES(publishing_);
     void compare(Mirror& mirror, codec::SharedBlock part, const std::function<void(std::span<const std::byte>)>& emit)
         GP_REQUIRES(mutex_);

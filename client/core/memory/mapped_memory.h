@@ -28,7 +28,6 @@ inline void give_to_gpu(Session& session, std::uint64_t address) {
 }
 // The same for addresses in data that is copied to the GPU's memory at `destination`, where a kernel may find them.
 // Data of more than kMaxSearchedBytes is not searched: the search would take as long as the copy.
-constexpr std::size_t kMaxSearchedBytes = 256u << 10;
 void give_found_to_gpu(Session& session, std::span<const std::byte> data, std::uint64_t destination);
 // The same for the addresses in memory operations. The driver accepts at most kMaxOperations in one call.
 constexpr unsigned kMaxOperations = 256;
