@@ -225,8 +225,10 @@ void HostMirrors::search_part(const codec::SharedBlock& part, const AddressBound
     if (bounds.begin >= bounds.end) {
         return;
     }
+    std::vector<std::uint64_t> found;
     find_addresses({part.baseline, part.bytes}, part.address, bounds,
-                   [this](std::uint64_t address) GP_REQUIRES(publishing_) { found_.push_back(address); });
+                   [&found](std::uint64_t address) { found.push_back(address); });
+    found_.insert(found_.end(), found.begin(), found.end());
     any_found_.store(!found_.empty(), std::memory_order_relaxed);
 }
 
