@@ -66,6 +66,9 @@ CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* copy, CUstream stream, Waiting w
     if (hosts || !between || is_empty(c) || is_too_large(c)) {
         return copy_shaped(given, stream, waiting);
     }
+    if (!may_hold(*s, c)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     return remote<calls::gpCopyPeer>(&c, copy->dstContext, copy->srcContext, stream);
 }
 
