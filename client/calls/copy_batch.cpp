@@ -31,7 +31,7 @@ CUresult check_batch_stream(const Session& s, CUstream stream) {
     if (const CUresult result = find_stream(stream, info); result != CUDA_SUCCESS) {
         return result;
     }
-    const auto capture = s.captures.any() ? s.captures.find(stream_key(stream)) : std::nullopt;
+    const auto capture = s.captures.find(stream_key(stream));
     if (!capture) {
         return CUDA_SUCCESS;
     }

@@ -58,11 +58,6 @@ CUresult send_record(Event& event, Send send) {
     return result;
 }
 
-bool is_capturing(CUstream stream) {
-    const Captures& captures = this_session().captures;
-    return captures.any() && captures.find(stream_key(stream));
-}
-
 template <class Send>
 CUresult record(CUevent handle, CUstream stream, unsigned flags, Send send) {
     StreamInfo info;
@@ -76,7 +71,7 @@ CUresult record(CUevent handle, CUstream stream, unsigned flags, Send send) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (external) {
-        if (!is_capturing(stream)) {
+        if (!this_session().captures.find(stream_key(stream))) {
             return CUDA_ERROR_INVALID_VALUE;
         }
         event->always_ask = true;  // in a capture it becomes a graph node
@@ -235,7 +230,7 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned Flags) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const StreamKey key = stream_key(hStream);
-    const std::optional<Captures::Status> capturing = captures.any() ? captures.find(key) : std::nullopt;
+    const std::optional<Captures::Status> capturing = captures.find(key);
     if (external && !capturing) {
         return CUDA_ERROR_INVALID_VALUE;
     }

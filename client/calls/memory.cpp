@@ -145,13 +145,6 @@ CUresult wait_for_host_memory(Session& s, const MemoryRange& range) {
 
 }  // namespace
 
-CUresult wait_for_device(ContextState* context) {
-    if (context == nullptr || !context->live || this_session().all_complete(*context)) {
-        return CUDA_SUCCESS;
-    }
-    return wait_for_context(*context);
-}
-
 void wait_without_errors(Session& s, ContextState& context) {
     if (context.live && !s.all_complete(context) && remote<calls::gpContextWait>(context.handle) == CUDA_SUCCESS) {
         s.note_complete(context);
@@ -159,7 +152,8 @@ void wait_without_errors(Session& s, ContextState& context) {
 }
 
 CUresult wait_for_users(Session& s, ContextState* own) {
-    const CUresult result = wait_for_device(own);
+    const bool is_busy = own != nullptr && own->live && !s.all_complete(*own);
+    const CUresult result = is_busy ? wait_for_context(*own) : CUDA_SUCCESS;
     if (own != nullptr && s.contexts.several()) {
         s.contexts.each_live([&](ContextState& context) {
             if (&context != own && context.device == own->device) {

@@ -12,16 +12,13 @@
 
 namespace gpupool::client::entry {
 
-// Waits for all work of the context, as the driver does before it frees memory. Returns at once if all work is known to
-// be complete.
-CUresult wait_for_device(ContextState* context);
-
-// The same, but leaves errors of the work to the next call that synchronizes with the context.
+// Waits for all work of the context that is not known to be complete. Leaves errors of the work to the next call that
+// synchronizes with the context.
 void wait_without_errors(Session& s, ContextState& context);
 
-// wait_for_device(), and then, as the driver does, for other contexts of the same device, whose work may use the memory
-// too. Returns only errors of `own`. Does not wait for other devices, which may be waiting for this thread; neither
-// does the driver (docs/driver-facts.md).
+// Waits for all work of `own`, as the driver does before it frees memory, and then for other contexts of the same
+// device, whose work may use the memory too. Returns only errors of `own`. Does not wait for other devices, which may
+// be waiting for this thread; neither does the driver (docs/driver-facts.md).
 CUresult wait_for_users(Session& s, ContextState* own);
 
 // Frees memory of a graph, which the graph may allocate again, by `free`. Refused if it is not allocated.

@@ -125,7 +125,7 @@ void give(CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes, CUmemoryPoo
 void give_from_driver(CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes, CUmemoryPool pool,
                       ContextState& context, CUstream stream) {
     Session& s = this_session();
-    const auto capture = s.captures.any() ? s.captures.find(stream_key(stream)) : std::nullopt;
+    const auto capture = s.captures.find(stream_key(stream));
     MemoryRange range{address, bytes, MemoryKind::pool, context.device, &context.owner()};
     range.pool = pool_meant(s, context.device, pool);
     range.of_graph = range.idle = capture.has_value();
@@ -134,6 +134,13 @@ void give_from_driver(CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes,
         s.graph_memories.add_captured(capture->id, address, GraphMemories::Does::allocates);
     }
     *dptr = address;
+}
+
+// The checks that both calls begin with.
+CUresult begin_allocation(const CUdeviceptr* dptr, CUstream stream, ContextState*& context) {
+    CUresult result = usable_context(context);
+    result = result != CUDA_SUCCESS ? result : may_use_memory_in(stream);
+    return result == CUDA_SUCCESS && dptr == nullptr ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
 // An allocation of no bytes succeeds, with the null address.
@@ -228,11 +235,7 @@ void forget_graph_memory(Session& s, const std::vector<CUdeviceptr>& addresses) 
 
 CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStream) {
     ContextState* context = nullptr;
-    CUresult result = usable_context(context);
-    result = result != CUDA_SUCCESS ? result : may_use_memory_in(hStream);
-    if (result == CUDA_SUCCESS && dptr == nullptr) {
-        result = CUDA_ERROR_INVALID_VALUE;
-    }
+    CUresult result = begin_allocation(dptr, hStream, context);
     if (result != CUDA_SUCCESS || allocate_nothing(dptr, bytesize) ||
         allocate_here(dptr, bytesize, nullptr, hStream, result)) {
         return result;
@@ -247,11 +250,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStre
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool pool, CUstream hStream) {
     ContextState* context = nullptr;
-    CUresult result = usable_context(context);
-    result = result != CUDA_SUCCESS ? result : may_use_memory_in(hStream);
-    if (result == CUDA_SUCCESS && dptr == nullptr) {
-        result = CUDA_ERROR_INVALID_VALUE;
-    }
+    CUresult result = begin_allocation(dptr, hStream, context);
     if (result != CUDA_SUCCESS || (pool != nullptr && (allocate_nothing(dptr, bytesize) ||
                                                        allocate_here(dptr, bytesize, pool, hStream, result)))) {
         return result;

@@ -160,7 +160,8 @@ GraphMemories::Changes GraphMemories::undo_locked(const Changes& changes) {
     Changes undone;
     std::unordered_set<CUdeviceptr> seen;
     for (const Change& change : changes) {
-        // The first change tells what was before: a graph allocates what is free, and otherwise frees what is not.
+        // A graph allocates memory that is free, or else frees memory that is allocated. So before its first change of
+        // an address, the memory was in the opposite state.
         const auto memory = memories_.find(change.address);
         if (seen.insert(change.address).second && memory != memories_.end()) {
             memory->second.allocated = !change.allocated;

@@ -163,12 +163,12 @@ CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhe
             session.memory.add({device_base, range->bytes, MemoryKind::mapped, range->device, range->context});
         }
     }
-    session.memory.note_mirrored(result == CUDA_SUCCESS ? range->base : 0);
     if (result != CUDA_SUCCESS) {
         log::warn("no mirror of {} bytes of mapped host memory at {:#x}: {}", range->bytes, range->base,
                   static_cast<int>(result));
         return result;
     }
+    session.memory.note_mirrored(range->base);
     session.host_mirrors.start_polling([&session] { return send_host_changes(session) == CUDA_SUCCESS; });
     return CUDA_SUCCESS;
 }
