@@ -148,11 +148,10 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
         captures.invalidate(key);
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
-    if (!captures.may_end(key)) {
-        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-    }
+    // The driver ends the capture in the wrong thread too, and gives no graph.
+    const bool wrong_thread = !captures.may_end(key);
     CUgraph graph = nullptr;
-    result = remote<calls::gpCaptureEnd>(hStream, capture->invalid ? 1u : 0u, &graph);
+    result = remote<calls::gpCaptureEnd>(hStream, capture->invalid || wrong_thread ? 1u : 0u, &graph);
     captures.end(key);
     if (graph != nullptr) {
         this_session().graphs.add(graph);
@@ -167,7 +166,13 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
     if (phGraph != nullptr) {
         *phGraph = graph;
     }
-    return capture->invalid && result != kSessionLost ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : result;
+    if (result == kSessionLost) {
+        return result;
+    }
+    if (wrong_thread) {
+        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    }
+    return capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : result;
 }
 
 CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) {

@@ -367,8 +367,8 @@ void capture_mistakes(const GraphWork& work, const Device& device) {
         return cuStreamEndCapture(work.stream, &unused);
     });
     check_result(result, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "a thread-local capture ended by another thread");
-    check_result(cuStreamEndCapture(work.stream, &graph), CUDA_SUCCESS, "its own thread can still end it");
-    DRIVER_OK(cuGraphDestroy(graph));
+    check(status_of(work.stream) == CU_STREAM_CAPTURE_STATUS_NONE, "has ended");
+    check_result(cuStreamEndCapture(work.stream, &graph), CUDA_ERROR_ILLEGAL_STATE, "its own thread cannot end it");
     invalid_captures(work, other);
     check(status_of(work.stream) == CU_STREAM_CAPTURE_STATUS_NONE, "no capture is left");
     DRIVER_OK(add_on(work, work.stream, 1));

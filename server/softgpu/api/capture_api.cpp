@@ -180,6 +180,7 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* result) {
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->owner != std::this_thread::get_id()) {
+        captures().end(*capture, false);
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     }
     const bool invalid = capture->invalid;

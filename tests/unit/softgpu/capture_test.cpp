@@ -164,7 +164,6 @@ TEST_F(CaptureTest, ModesForbidUnsafeCalls) {
     EXPECT_EQ(kInvalidated, end(stream_));
     begin(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     EXPECT_EQ(CUDA_SUCCESS, in_other_thread(allocate));
-    EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, in_other_thread([&] { return end(stream_); }));
     OK(append(stream_, 1));
     EXPECT_EQ(kUnsupported, allocate());
     EXPECT_EQ(kInvalidated, append(stream_, 1));
@@ -175,6 +174,15 @@ TEST_F(CaptureTest, ModesForbidUnsafeCalls) {
     OK(allocate());
     OK(CALL(cuThreadExchangeStreamCaptureMode)(&mode));
     OK(end(stream_));
+}
+
+TEST_F(CaptureTest, EndsInTheWrongThreadWithoutAGraph) {
+    for (const auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL}) {
+        begin(stream_, mode);
+        EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, in_other_thread([&] { return end(stream_); }));
+        EXPECT_EQ(CUDA_ERROR_ILLEGAL_STATE, end(stream_));
+        OK(append(stream_, 1));
+    }
 }
 
 TEST_F(CaptureTest, WaitingForCapturedWorkIsRefusedInEveryMode) {
