@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <string_view>
 
@@ -75,6 +76,17 @@ Status set_token_file(Draft& draft, std::string_view value) {
         draft.token_file = draft.folder + "/" + std::string(value);
     }
     draft.config.token.clear();
+    return {};
+}
+
+Status set_job(Draft& draft, std::string_view value) {
+    constexpr std::size_t kMaxBytes = 64;
+    if (value.size() > kMaxBytes || !std::all_of(value.begin(), value.end(), [](char c) {
+            return std::isalnum(static_cast<unsigned char>(c)) != 0;
+        })) {
+        return invalid(fmt::format("a job's name must consist of at most {} letters and digits", kMaxBytes));
+    }
+    draft.config.job = value;
     return {};
 }
 
@@ -200,6 +212,7 @@ constexpr std::array kSettings = {
     Setting{"token", "GPUPOOL_TOKEN", set_token},
     Setting{"token_file", "GPUPOOL_TOKEN_FILE", set_token_file},
     Setting{"memory", "GPUPOOL_MEMORY", set_memory},
+    Setting{"job", "GPUPOOL_JOB", set_job},
     Setting{"log", "GPUPOOL_LOG", set_log},
     Setting{"log_level", "GPUPOOL_LOG_LEVEL", set_log_level},
     Setting{"connect_timeout", "GPUPOOL_CONNECT_TIMEOUT", set_connect_timeout},

@@ -34,7 +34,8 @@ struct Config {
     transport::Choice transport = transport::Choice::automatic;
     std::string token;                          // authenticates this user to the server; empty: none
     std::optional<std::uint64_t> memory_bytes;  // device memory to ask for; nullopt: the server's default
-    std::string log_file;                       // empty: no log
+    std::string job;       // its processes share one quota of device memory; empty: this process has its own
+    std::string log_file;  // empty: no log
     log::Level log_level = log::Level::info;
     std::chrono::milliseconds connect_timeout{5000};
     std::chrono::milliseconds wait_when_full{0};  // how long to wait for a place on a full server; 0: fail at once

@@ -7,11 +7,13 @@
 #include <fmt/format.h>
 #include <limits.h>
 #include <signal.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -61,6 +63,14 @@ Result<std::string> library_directory(const Options& options) {
     return std::string(resolved);
 }
 
+// A name that no other program has. If the kernel has no random numbers yet, every process has a quota of its own.
+std::string make_job_name() {
+    std::array<std::uint64_t, 2> number{};
+    return ::getrandom(number.data(), sizeof number, 0) == sizeof number
+               ? fmt::format("{:016x}{:016x}", number[0], number[1])
+               : std::string();
+}
+
 // Sets the environment in which a program loads gpupool's client library instead of the driver's.
 void set_environment(const std::string& folder, const Options& options) {
     const char* inherited = std::getenv("LD_LIBRARY_PATH");
@@ -73,6 +83,9 @@ void set_environment(const std::string& folder, const Options& options) {
     if (!options.memory.empty()) {
         ::setenv("GPUPOOL_MEMORY", options.memory.c_str(), 1);
     }
+    // The processes that the program starts inherit its job, and so share its quota of memory. A request for memory
+    // begins a new job.
+    ::setenv("GPUPOOL_JOB", make_job_name().c_str(), options.memory.empty() ? 0 : 1);
     if (options.trace) {
         ::setenv("GPUPOOL_TRACE", options.trace_output.c_str(), 1);
         ::setenv("GPUPOOL_SUMMARY", options.summary.c_str(), 1);

@@ -41,6 +41,7 @@ struct SessionRequest {
   compression @3 :Compression;              # of bulk data that the worker sends over lanes
   calls @4 :Data;                           # that the client knows: entries of 8 bytes (protocol/codec/agreement.h)
   notices @5 :Data;                         # in the same form
+  job @6 :Text;                             # the processes of a tenant with the same job share one quota; empty: none
 
   enum Compression {
     whenItPays @0;
@@ -50,7 +51,8 @@ struct SessionRequest {
 }
 
 struct Quota {
-  # The requested quota; 0: the server's default. The server may grant less.
+  # The requested quota of each device; 0: the server's default. The server may grant less. The first session of a job
+  # decides for the others.
   memoryBytes @0 :UInt64;
 }
 

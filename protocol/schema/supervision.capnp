@@ -54,6 +54,10 @@ struct Assignment {
   maxLanes @12 :UInt32;              # further connections that the session may have
   issuers @13 :UInt32;               # threads that issue launches besides the dispatcher
   sharedMemoryBytes @14 :UInt64;     # pinned memory that the client may share with the worker
+  account :group {                   # of the job's device memory; its memory is the last of the descriptors
+    job @15 :Text;                   # the tenant's and the job's name
+    slot @16 :UInt32;                # the session's place in it
+  }
 }
 
 struct Report {
@@ -69,4 +73,8 @@ struct Report {
   sessionToken @9 :Data;             # lets a restarted daemon admit this session's lanes
   maxLanes @10 :UInt32;
   context @11 :Bool;                 # in stock: it holds a context, as Preparation requested
+  account :group {                   # as in Assignment; its memory comes with the first Report to each daemon
+    job @12 :Text;
+    slot @13 :UInt32;
+  }
 }

@@ -5,6 +5,7 @@
 #include <kj/exception.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 
 #include "common/digest.h"
@@ -23,6 +24,7 @@ constexpr unsigned kMaxEnvironmentEntries = 64;
 constexpr std::size_t kMaxEnvironmentValueBytes = 4096;
 constexpr std::size_t kMaxSessionIdBytes = 64;
 constexpr std::size_t kMaxSessionTokenBytes = 256;
+constexpr std::size_t kMaxJobBytes = 64;
 
 std::string_view view(capnp::Text::Reader text) {
     return {text.cStr(), text.size()};
@@ -40,6 +42,15 @@ std::string tenant_of(std::string_view token) {
     }
     constexpr std::size_t kDigits = 32;
     return to_string(digester.finish()).substr(0, kDigits);
+}
+
+Result<std::string> make_job_name(const std::string& tenant, std::string_view job) {
+    if (job.size() > kMaxJobBytes ||
+        !std::all_of(job.begin(), job.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; })) {
+        return Error{ErrorCode::invalid_input,
+                     fmt::format("GPUPOOL_JOB must consist of at most {} letters and digits", kMaxJobBytes)};
+    }
+    return job.empty() ? std::string() : tenant + "/" + std::string(job);
 }
 
 std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const AdmissionRules& rules) {
@@ -89,6 +100,11 @@ std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const
     }
     admission.tenant =
         rules.tokens.empty() || rules.one_tenant ? std::string("anonymous") : tenant_of(view(hello.getToken()));
+    const auto job = make_job_name(admission.tenant, view(hello.getPurpose().getSession().getJob()));
+    if (!job) {
+        return refusal(schema::Refused::Reason::PROTOCOL, job.error().message);
+    }
+    admission.job = *job;
     admission.memory_bytes = hello.getPurpose().getSession().getQuota().getMemoryBytes();
     return admission;
 }

@@ -51,6 +51,7 @@ struct Admission {
     ClientFacts client;
     LaneClaim lane;                  // for Purpose::lane
     std::uint64_t memory_bytes = 0;  // requested; 0: no request
+    std::string job;                 // that the session belongs to, with the tenant's name; empty: one of its own
     std::string tenant;              // directory name: one per credential, or one for all clients if none is needed
     kj::Array<capnp::word> hello;    // the received message, for the Assignment
 };

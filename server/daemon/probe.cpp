@@ -86,7 +86,8 @@ Result<DriverFacts> parse_probe(const std::string& text) {
                 return Error{ErrorCode::limit_exceeded, "too many devices"};
             }
             facts.devices.push_back({device.at("name").get<std::string>(), device.value("uuid", ""),
-                                     device.at("memory_total").get<std::uint64_t>()});
+                                     device.at("memory_total").get<std::uint64_t>(),
+                                     device.value("context", std::uint64_t{0})});
         }
         return facts;
     } catch (const nlohmann::json::exception& exception) {
@@ -95,7 +96,7 @@ Result<DriverFacts> parse_probe(const std::string& text) {
     }
 }
 
-Result<DriverFacts> probe_driver(const std::string& worker, const std::string& driver,
+Result<DriverFacts> probe_driver(const std::string& worker, const ProbeRequest& request,
                                  std::chrono::milliseconds timeout, int cancel_descriptor) {
     int ends[2] = {-1, -1};
     if (::pipe2(ends, O_CLOEXEC) != 0) {
@@ -103,7 +104,8 @@ Result<DriverFacts> probe_driver(const std::string& worker, const std::string& d
     }
     UniqueFd input(ends[0]);
     UniqueFd output(ends[1]);
-    const auto process = spawn(worker, {"gpupool-worker", "--probe", driver}, output.get(), -1);
+    const std::string option = request.contexts ? "--probe-contexts" : "--probe";
+    const auto process = spawn(worker, {"gpupool-worker", option, request.driver}, output.get(), -1);
     if (!process) {
         return process.error();
     }
@@ -119,7 +121,7 @@ Result<DriverFacts> probe_driver(const std::string& worker, const std::string& d
         const auto end = WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status))
                                              : fmt::format("exit code {}", WEXITSTATUS(status));
         return Error{ErrorCode::unavailable,
-                     fmt::format("{} --probe {} ended without an answer ({})", worker, driver, end)};
+                     fmt::format("{} {} {} ended without an answer ({})", worker, option, request.driver, end)};
     }
     return parse_probe(answer);
 }

@@ -56,6 +56,8 @@ Result<WorkerReport> read_report(const supervision::Message& message) {
         report.session_token.assign(reinterpret_cast<const char*>(token.begin()), token.size());
         report.max_lanes = in.getMaxLanes();
         report.holds_context = in.getContext();
+        report.job = text(in.getAccount().getJob());
+        report.account_slot = in.getAccount().getSlot();
         if (report.session_id.empty() || in.getMemoryUsed().size() > kMaxReportedDevices ||
             in.getDeviceUuids().size() > kMaxReportedDevices || token.size() > kMaxReportedTokenBytes) {
             return Error{ErrorCode::invalid_input, "a worker's report has no session id or too many entries"};

@@ -21,6 +21,7 @@
 #include "common/result.h"
 #include "common/unique_fd.h"
 #include "protocol/transport/connection.h"
+#include "server/daemon/accounts.h"
 #include "server/daemon/admission.h"
 #include "server/daemon/stock.h"
 #include "server/supervision/message_socket.h"
@@ -41,6 +42,8 @@ struct WorkerReport {
     std::string session_token;
     std::size_t max_lanes = 0;
     bool holds_context = false;  // only reported by a worker in stock
+    std::string job;             // of its account
+    std::size_t account_slot = 0;
 };
 
 // Reads and checks a Report.
@@ -53,6 +56,7 @@ struct Session {
     UniqueFd pidfd;
     supervision::MessageSocket link;
     std::unique_ptr<transport::Connection> connection;
+    Accounts::Place place;  // in its job's account
 
     // True for a worker of the stock: it serves no client yet.
     bool in_stock = false;

@@ -16,8 +16,8 @@ namespace gpupool::daemon {
 
 namespace {
 
-static_assert(transport::kMaxDescriptors <=
-              supervision::kMaxDescriptors);  // a connection's descriptors fit into one message
+static_assert(transport::kMaxDescriptors + 1 <=
+              supervision::kMaxDescriptors);  // a connection's descriptors and an account's fit into one message
 
 // Three issuers were fastest for a program with four threads, each launching to a stream of its own, on a machine with
 // idle processors.
@@ -32,12 +32,23 @@ std::uint64_t default_shared_memory_bytes() {
                                        : static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes) / 4;
 }
 
+// The contexts of the stock are on the first device (server/worker/session/prepared.h).
+std::vector<Accounts::Device> account_devices(const DriverFacts& driver, std::size_t stock_contexts) {
+    std::vector<Accounts::Device> devices;
+    for (const ProbedDevice& device : driver.devices) {
+        const std::uint64_t set_aside = devices.empty() ? stock_contexts * device.context_bytes : 0;
+        devices.push_back({device.name, device.uuid, device.memory_total_bytes, device.context_bytes, set_aside});
+    }
+    return devices;
+}
+
 }  // namespace
 
 Supervisor::Supervisor(const Config& config, SupervisorParts parts)
     : config_(config),
       parts_(std::move(parts)),
-      plan_(config.stock_workers.value_or(parts_.driver.kind == "software" ? 0 : 1)) {}
+      plan_(config.stock_workers.value_or(parts_.driver.kind == "software" ? 0 : 1)),
+      accounts_(account_devices(parts_.driver, config.stock_contexts ? plan_.size() : 0)) {}
 
 std::optional<Refusal> Supervisor::reserve_place() {
     std::size_t taken = places_taken_.load();
@@ -189,7 +200,10 @@ void Supervisor::handle_inbox() {
             refuse(admitted, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
         } else if (admitted.admission.purpose == Purpose::lane) {
             admit_lane(admitted);
-        } else if (const auto started = start_session(admitted); !started) {
+        } else if (Accounts::Place place; const auto refusal = enter_account(admitted, place)) {
+            log::info("{}: refused: {}", admitted.connection->peer(), refusal->message);
+            refuse(admitted, *refusal);
+        } else if (const auto started = start_session(admitted, std::move(place)); !started) {
             log::error("{}: no session: {}", admitted.connection->peer(), started.error().message);
             refuse(admitted, {schema::Refused::Reason::INTERNAL,
                               fmt::format("the server cannot start a session: {}", started.error().message)});
@@ -226,16 +240,37 @@ void Supervisor::admit_lane(AdmittedConnection& admitted) {
     }
 }
 
+std::optional<Refusal> Supervisor::enter_account(AdmittedConnection& admitted, Accounts::Place& place) {
+    const Admission& admission = admitted.admission;
+    std::uint64_t quota = admission.memory_bytes;
+    if (const auto most = config_.session_memory_bytes; most != 0) {
+        quota = quota == 0 ? most : std::min(quota, most);
+    }
+    const DriverEnvironment environment = environment_of(admission, parts_.driver.version);
+    const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
+    std::string job = admission.job;
+    if (job.empty()) {
+        const auto own = make_session_id();
+        if (!own) {
+            return Refusal{schema::Refused::Reason::INTERNAL, own.error().message};
+        }
+        job = fmt::format("{}/session {}", admission.tenant, *own);  // no name that a client can choose
+    }
+    auto entered =
+        accounts_.enter(job, quota, visible == environment.end() ? std::nullopt : std::optional(visible->second));
+    if (auto* const refusal = std::get_if<Refusal>(&entered)) {
+        return std::move(*refusal);
+    }
+    place = std::get<Accounts::Place>(std::move(entered));
+    return std::nullopt;
+}
+
 Status Supervisor::describe_session(Session& session, const AdmittedConnection& admitted) const {
     auto& report = session.report;
     report.state = "starting";
     report.peer = admitted.connection->peer();
     report.client = admitted.admission.client;
-    report.memory_quota_bytes = admitted.admission.memory_bytes;
-    if (const auto most = config_.session_memory_bytes; most != 0) {
-        auto& quota = report.memory_quota_bytes;
-        quota = quota == 0 ? most : std::min(quota, most);
-    }
+    report.memory_quota_bytes = session.place.quota_bytes();
     report.max_lanes = config_.max_lanes;
     const auto token = make_session_token();
     if (!token) {
@@ -247,12 +282,14 @@ Status Supervisor::describe_session(Session& session, const AdmittedConnection& 
     return {};
 }
 
-bool Supervisor::hand_over(Session& session, AdmittedConnection& admitted) {
+bool Supervisor::hand_over(Session& session, AdmittedConnection& admitted, Accounts::Place& place) {
+    session.place = std::move(place);
     Status assigned = describe_session(session, admitted);
     assigned = assigned ? assign(session, admitted) : assigned;
     if (!assigned) {
         log::warn("worker {} of the stock cannot be given a session: {}", session.process, assigned.error().message);
         end_stock_worker(session, "it does not accept the session");
+        place = std::move(session.place);
         return false;
     }
     session.in_stock = false;
@@ -261,10 +298,11 @@ bool Supervisor::hand_over(Session& session, AdmittedConnection& admitted) {
     return true;
 }
 
-Status Supervisor::start_session(AdmittedConnection& admitted) {
+Status Supervisor::start_session(AdmittedConnection& admitted, Accounts::Place place) {
     const DriverEnvironment environment = environment_of(admitted.admission, parts_.driver.version);
     plan_.note_session(environment);
-    if (Session* const waiting = find_in_stock(environment); waiting != nullptr && hand_over(*waiting, admitted)) {
+    if (Session* const waiting = find_in_stock(environment);
+        waiting != nullptr && hand_over(*waiting, admitted, place)) {
         const auto& report = waiting->report;
         log::info("session {}: {} ({} on {}), worker {} of the stock", report.session_id, report.peer,
                   report.client.process_name, report.client.hostname, waiting->process);
@@ -275,6 +313,7 @@ Status Supervisor::start_session(AdmittedConnection& admitted) {
         return worker.error();
     }
     Session& session = *worker->session;
+    session.place = std::move(place);
     GPUPOOL_TRY(describe_session(session, admitted));
     GPUPOOL_TRY(assign(session, admitted));
     GPUPOOL_TRY(launch(*worker));
@@ -331,7 +370,12 @@ Status Supervisor::assign(Session& session, const AdmittedConnection& admitted) 
     images.setDirectory(config_.image_directory.c_str());
     images.setTenant(admitted.admission.tenant.c_str());
     images.setLimitBytes(config_.image_limit_bytes);
-    return session.link.send(message, admitted.connection->descriptors());
+    auto account = assignment.initAccount();
+    account.setJob(session.place.job().c_str());
+    account.setSlot(static_cast<std::uint32_t>(session.place.slot()));
+    std::vector<int> descriptors = admitted.connection->descriptors();
+    descriptors.push_back(session.place.descriptor());
+    return session.link.send(message, descriptors);
 }
 
 std::vector<std::byte> Supervisor::status_message() const {

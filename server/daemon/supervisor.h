@@ -27,6 +27,7 @@
 
 #include "common/result.h"
 #include "common/unique_fd.h"
+#include "server/daemon/accounts.h"
 #include "server/daemon/config.h"
 #include "server/daemon/front_door.h"
 #include "server/daemon/inbox.h"
@@ -84,13 +85,15 @@ class Supervisor final : public SessionHost {
         UniqueFd theirs;
     };
 
-    Status start_session(AdmittedConnection& admitted);
+    // Gives the session a place in its job's account, or says why there is none.
+    std::optional<Refusal> enter_account(AdmittedConnection& admitted, Accounts::Place& place);
+    Status start_session(AdmittedConnection& admitted, Accounts::Place place);
     Result<NewWorker> new_worker();
     // Starts the worker's process and adds its session. The first message is in the socket before that, so if the
     // daemon dies, the worker reads either the whole message or the end of the stream.
     Status launch(NewWorker& worker);
-    // Assigns the session to a worker of the stock. Returns false if that fails.
-    bool hand_over(Session& session, AdmittedConnection& admitted);
+    // Assigns the session to a worker of the stock. Returns false if that fails, and leaves the place.
+    bool hand_over(Session& session, AdmittedConnection& admitted, Accounts::Place& place);
     Status describe_session(Session& session, const AdmittedConnection& admitted) const;
     void admit_lane(AdmittedConnection& admitted);
     void refuse(AdmittedConnection& admitted, const Refusal& refusal);
@@ -105,7 +108,7 @@ class Supervisor final : public SessionHost {
 
     void accept_introductions();
     void handle_introduction(Introduction& introduction);
-    void adopt(Introduction& introduction, WorkerReport report);
+    void adopt(Introduction& introduction, WorkerReport report, UniqueFd account);
 
     void handle_link(Session& session);
     void take_report(Session& session, WorkerReport report);
@@ -122,8 +125,9 @@ class Supervisor final : public SessionHost {
     const Config& config_;
     SupervisorParts parts_;
     const Clock::time_point started_ = Clock::now();
-    std::map<std::string, std::unique_ptr<Session>> sessions_;  // including the stock
     StockPlan plan_;
+    Accounts accounts_;                                         // before the sessions, which have places in it
+    std::map<std::string, std::unique_ptr<Session>> sessions_;  // including the stock
     std::list<Introduction> introductions_;
     FrontDoor* door_ = nullptr;
     bool stopping_ = false;

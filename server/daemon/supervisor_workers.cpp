@@ -66,10 +66,11 @@ void Supervisor::handle_introduction(Introduction& introduction) {
         introduction.link.close();
         return;
     }
-    adopt(introduction, std::move(report).value());
+    std::vector<UniqueFd>& memory = messages->front().descriptors;  // of its account
+    adopt(introduction, std::move(report).value(), memory.empty() ? UniqueFd() : std::move(memory.front()));
 }
 
-void Supervisor::adopt(Introduction& introduction, WorkerReport report) {
+void Supervisor::adopt(Introduction& introduction, WorkerReport report, UniqueFd account) {
     const std::string id = report.session_id;
     if (const auto known = sessions_.find(id); known != sessions_.end()) {
         // This worker's socket broke while the daemon lived. Another process must not take over its session.
@@ -91,6 +92,12 @@ void Supervisor::adopt(Introduction& introduction, WorkerReport report) {
     session->process = introduction.process;
     session->pidfd = open_process(introduction.process);
     session->link = std::move(introduction.link);
+    auto place = accounts_.adopt(report.job, report.account_slot, report.device_uuids, std::move(account));
+    if (place) {
+        session->place = std::move(*place);
+    } else {
+        log::warn("session {}: its memory is not accounted for: {}", id, place.error().message);
+    }
     log::info("session {}: adopted from an earlier daemon, worker {}", id, introduction.process);
     ++places_taken_;
     auto& adopted = *session;

@@ -35,11 +35,12 @@ struct ProbedDevice {
     std::string name;
     std::string uuid;
     std::uint64_t memory_total_bytes = 0;
+    std::uint64_t context_bytes = 0;  // what a context takes of it; 0: not measured
 };
 
 // What `gpupool-worker --probe DRIVER` (auto, or a path) prints on its stdout, as one JSON object:
 //   {"driver": PATH, "reason": TEXT, "kind": "nvidia"|"software", "driver_version": 13000,
-//    "devices": [{"name": TEXT, "uuid": TEXT, "memory_total": BYTES}]}
+//    "devices": [{"name": TEXT, "uuid": TEXT, "memory_total": BYTES, "context": BYTES}]}
 // or {"error": TEXT} and a non-zero exit code. `reason` says why `auto` chose this driver; it is optional.
 struct DriverFacts {
     std::string path;
@@ -49,8 +50,13 @@ struct DriverFacts {
     std::vector<ProbedDevice> devices;
 };
 
+struct ProbeRequest {
+    std::string driver;
+    bool contexts = false;  // measure the memory of a context too, with --probe-contexts: some 0.3 s for each device
+};
+
 // Runs the probe. Ends it early (`closed`) when `cancel_descriptor` becomes readable.
-Result<DriverFacts> probe_driver(const std::string& worker, const std::string& driver,
+Result<DriverFacts> probe_driver(const std::string& worker, const ProbeRequest& request,
                                  std::chrono::milliseconds timeout, int cancel_descriptor);
 
 // Parses the probe's output. Public for its tests.

@@ -163,15 +163,29 @@ Status WorkerLink::take_assignment(Message received) {
         report.setMemoryQuotaBytes(assignment_.getMemoryQuotaBytes());
         report.setSessionToken(assignment_.getSessionToken());
         report.setMaxLanes(assignment_.getMaxLanes());
+        report.initAccount().setJob(assignment_.getAccount().getJob());
+        report.getAccount().setSlot(assignment_.getAccount().getSlot());
     } catch (const kj::Exception& exception) {
         return Error{ErrorCode::invalid_input,
                      fmt::format("the daemon's Assignment cannot be read: {}", exception.getDescription().cStr())};
     }
     connection_ = std::exchange(assignment_message_.descriptors, {});
+    if (!connection_.empty() && assignment_.getAccount().getJob().size() != 0) {
+        account_ = std::move(connection_.back());
+        connection_.pop_back();
+    }
     if (connection_.empty()) {
         return Error{ErrorCode::invalid_input, "the daemon's Assignment arrived without the client's connection"};
     }
     return {};
+}
+
+Result<JobAccount> WorkerLink::open_account() const {
+    UniqueFd copy(::fcntl(account_.get(), F_DUPFD_CLOEXEC, 0));
+    if (!copy) {
+        return system_error("the daemon's Assignment arrived without an account", errno);
+    }
+    return JobAccount::adopt(std::move(copy));
 }
 
 void WorkerLink::start(WorkerHandlers handlers) {
@@ -361,10 +375,14 @@ void WorkerLink::send_report() {
             uuids.set(i, device_uuids_[i]);
         }
     }
-    if (const auto sent = socket_.send(message); !sent) {
+    const int account = account_.get();
+    const bool with_account = account_due_ && account >= 0;
+    const auto sent = socket_.send(message, with_account ? std::span(&account, 1) : std::span<const int>());
+    if (!sent) {
         lose_daemon(sent.error().message);
         return;
     }
+    account_due_ = false;
     last_report_ = Clock::now();
     next_report_ = last_report_ + limits_.report_interval;
 }
@@ -386,6 +404,7 @@ void WorkerLink::find_daemon() {
     auto connected = connect_supervision(assignment_.getSupervisionPath().cStr());
     if (connected) {
         socket_ = MessageSocket(std::move(connected).value());
+        account_due_ = true;
         next_report_ = Clock::now();
         connected_at_ = next_report_;
         log::info("found the daemon again at {}", assignment_.getSupervisionPath().cStr());

@@ -34,6 +34,7 @@
 #include "common/result.h"
 #include "common/unique_fd.h"
 #include "protocol/schema/supervision.capnp.h"
+#include "server/supervision/job_account.h"
 #include "server/supervision/message_socket.h"
 
 namespace gpupool::supervision {
@@ -77,6 +78,9 @@ class WorkerLink {
     // The descriptors of the client's connection (Connection::descriptors(), for transport::adopt()). Later calls
     // return nothing.
     [[nodiscard]] std::vector<UniqueFd> take_connection() { return std::exchange(connection_, {}); }
+
+    // The job's account of device memory, which came with the Assignment. The session's slot is the Assignment's.
+    Result<JobAccount> open_account() const;
 
     void start(WorkerHandlers handlers);
 
@@ -124,6 +128,7 @@ class WorkerLink {
     // The parts that all reports share. Kept as a builder, since a Cap'n Proto reader counts accesses and runs out.
     capnp::MallocMessageBuilder report_;
     std::vector<UniqueFd> connection_;
+    UniqueFd account_;
     WorkerHandlers handlers_;
     UniqueFd wake_;  // eventfd
     std::int64_t started_unix_ms_ = 0;
@@ -136,6 +141,7 @@ class WorkerLink {
     Clock::time_point next_report_{}, last_report_{};
     Clock::time_point connected_at_{};
     Clock::time_point daemon_lost_at_{};
+    bool account_due_ = false;  // the next report goes to a daemon that does not have it yet
     bool stop_called_ = false;
 
     // Shared, guarded by mutex_.

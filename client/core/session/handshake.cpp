@@ -196,6 +196,7 @@ Status send_hello(transport::Connection& connection, const Config& config, const
     client.setUserName(user_name(static_cast<std::uint32_t>(getuid())).c_str());
     auto session = hello.initPurpose().initSession();
     session.initQuota().setMemoryBytes(config.memory_bytes.value_or(0));
+    session.setJob(config.job.c_str());
     session.setCompression(on_wire(config.compression));
     session.setCalls(data_of(codec::own_knowledge().calls));
     session.setNotices(data_of(codec::own_knowledge().notices));

@@ -200,6 +200,7 @@ struct Context : std::enable_shared_from_this<Context> {
     unsigned api_version = 0;
     bool primary = false;
     unsigned long long id = 0;
+    std::uint64_t counted_bytes = 0;  // device memory that it takes
     std::atomic<bool> active{false};
     std::atomic<bool> stop{false};  // set: all running work must end
     std::atomic<int> error{CUDA_SUCCESS};

@@ -96,6 +96,7 @@ const Settings& settings() {
         read->processors = static_cast<std::uint32_t>(
             count_of("GPUPOOL_SOFTGPU_PROCESSORS", kMaxProcessors, "a whole number up to 512", 0));
         read->memory_bytes = bytes_of("GPUPOOL_SOFTGPU_MEMORY", read->memory_bytes);
+        read->context_bytes = bytes_of("GPUPOOL_SOFTGPU_CONTEXT", 0);
         read->kernel_limit = std::chrono::milliseconds(time_of("GPUPOOL_SOFTGPU_KERNEL_LIMIT_MS"));
         read->kernel_duration = std::chrono::microseconds(time_of("GPUPOOL_SOFTGPU_KERNEL_DURATION_US"));
         read->copy_bytes_per_second = bytes_of("GPUPOOL_SOFTGPU_COPY_RATE", 0);

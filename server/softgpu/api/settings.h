@@ -3,6 +3,7 @@
 //   GPUPOOL_SOFTGPU_DEVICES             number of devices; default 1
 //   GPUPOOL_SOFTGPU_PROCESSORS          multiprocessors of each device, up to 512; default: those of this machine
 //   GPUPOOL_SOFTGPU_MEMORY              memory of each device, such as 16G; default 4G
+//   GPUPOOL_SOFTGPU_CONTEXT             device memory that a context takes; default 0
 //   GPUPOOL_SOFTGPU_KERNEL_LIMIT_MS     a kernel that runs longer ends with CUDA_ERROR_LAUNCH_TIMEOUT; default none
 //   GPUPOOL_SOFTGPU_KERNEL_DURATION_US  minimum duration of a kernel; default 0
 //   GPUPOOL_SOFTGPU_COPY_RATE           bytes per second between host and device, such as 100M; default unlimited
@@ -21,6 +22,7 @@ struct Settings {
     int devices = 1;
     std::uint32_t processors = 0;  // 0: as many as threads run blocks
     std::uint64_t memory_bytes = std::uint64_t{4} << 30;
+    std::uint64_t context_bytes = 0;
     std::chrono::milliseconds kernel_limit{0};
     std::chrono::microseconds kernel_duration{0};
     std::uint64_t copy_bytes_per_second = 0;

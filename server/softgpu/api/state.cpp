@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "server/softgpu/api/array.h"
 #include "server/softgpu/api/entry_points.h"
+#include "server/softgpu/api/settings.h"
 #include "server/softgpu/exec/address_space.h"
 #include "server/softgpu/graph/capture.h"
 
@@ -184,11 +186,13 @@ void Context::open() {
               {CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, 2048},
               {CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 64},
               {CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0}};
+    counted_bytes = !green() && device->take(settings().context_bytes) ? settings().context_bytes : 0;
     active = true;
 }
 
 void Context::close() {
     active = false;
+    device->give(std::exchange(counted_bytes, 0));
     stop = true;
     forget_context(*this);
     synchronize();

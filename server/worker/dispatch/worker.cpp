@@ -88,6 +88,9 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
           library.api, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }, &context_owners),
       word_memory(
           library.api, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }, &context_owners),
+      memory(options.account
+                 ? std::move(options.account)
+                 : std::make_unique<MemoryAccount>(static_cast<std::size_t>(device_count), options.memory_quota_bytes)),
       scheduler(
           library.api, word_memory,
           [this](const StreamState& stream, bool throttled) {
@@ -111,8 +114,6 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
       lanes_(*this, lane_limits(options_)) {
     images.set_store(options_.image_store);
     host_mirrors.limit_shared(options_.shared_memory_bytes);
-    memory.account.set_quota(options_.memory_quota_bytes);
-    memory.account.used_bytes.resize(static_cast<std::size_t>(device_count));
 }
 
 Worker::~Worker() {
@@ -472,7 +473,7 @@ void Worker::violation(const Command& command, const std::string& what) {
 
 void Worker::memory_changed() {
     if (options_.memory_changed) {
-        options_.memory_changed(memory.account.used_bytes);
+        options_.memory_changed(memory.account.used());
     }
 }
 

@@ -62,7 +62,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
 
     struct Options {
         codec::Agreement agreement = codec::Agreement::full();  // with the client, on calls and notices
-        std::uint64_t memory_quota_bytes = 0;
+        std::uint64_t memory_quota_bytes = 0;                   // of each device, if there is no account
+        std::unique_ptr<MemoryAccount> account;           // of device memory; null: the session has one of its own
         std::uint64_t window_base = 0, window_bytes = 0;  // already reserved with the driver
         std::size_t max_lanes = 0;
         wire::CompressionMode compression = wire::CompressionMode::when_it_pays;  // of data sent over lanes
@@ -159,7 +160,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     // it already. end_destroy() reports the outcome.
     bool begin_destroy(std::uint64_t client);
     void end_destroy(std::uint64_t client, bool ended);
-    [[nodiscard]] int device_count() const { return static_cast<int>(memory.account.used_bytes.size()); }
+    [[nodiscard]] int device_count() const { return static_cast<int>(memory.account.device_count()); }
     [[nodiscard]] bool in_window(std::uint64_t address, std::uint64_t bytes) const;
 
     // Hands over the prepared primary context with its one reference; null if there is none for the device, or none any

@@ -18,9 +18,10 @@ std::uint64_t in_whole_parts(std::uint64_t bytes) {
 }  // namespace
 
 bool GraphMemory::fits_quota(const GraphMemoryUse& use) const {
-    return account_.quota_bytes == 0 || std::all_of(use.needs.begin(), use.needs.end(), [&](const auto& need) {
-               return in_whole_parts(need.second) <= account_.quota_bytes;
-           });
+    return std::all_of(use.needs.begin(), use.needs.end(), [&](const auto& need) {
+        const std::uint64_t quota = account_.quota_bytes(need.first);
+        return quota == 0 || in_whole_parts(need.second) <= quota;
+    });
 }
 
 bool GraphMemory::has_it(const GraphMemoryUse& use, CUstream stream) const {

@@ -18,7 +18,7 @@
 
 namespace gpupool::worker {
 
-struct MemoryAccount;
+class MemoryAccount;
 
 using BytesByDevice = std::map<CUdevice, std::uint64_t>;
 

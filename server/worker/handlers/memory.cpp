@@ -94,14 +94,13 @@ CUresult commit_slab(Worker& worker, const Command& command, CUdevice device, CU
 // Free and total memory of the device, limited by the session's quota. `device` must be the current context's.
 CUresult memory_info(Worker& worker, CUdevice device, std::size_t& free_bytes, std::size_t& total_bytes) {
     const CUresult result = driver::call(worker.api.cuMemGetInfo_v2, &free_bytes, &total_bytes);
-    if (const std::uint64_t quota = worker.memory.account.quota_bytes; result == CUDA_SUCCESS && quota != 0) {
+    if (const std::uint64_t quota = worker.memory.account.quota_bytes(device); result == CUDA_SUCCESS && quota != 0) {
         // While another call waits in the driver, only cuMemGetInfo is known not to block.
         if (!worker.driver_closed() && worker.memory.recount(worker.api)) {
             worker.memory_changed();
         }
-        const std::uint64_t used = worker.memory.account.used_bytes[static_cast<std::size_t>(device)];
         total_bytes = std::min<std::uint64_t>(total_bytes, quota);
-        free_bytes = std::min<std::uint64_t>(free_bytes, quota - std::min(quota, used));
+        free_bytes = std::min<std::uint64_t>(free_bytes, worker.memory.account.free_bytes(device));
     }
     return result;
 }
@@ -392,22 +391,20 @@ Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& 
         return std::move(*waiting);
     }
     const std::uint64_t bytes = slots.template at<Call::bytesize>().value;
-    const CUdevice device = stream->context->device;
     worker.scheduler.enter(stream->context);
     if (stream->capturing) {
         // The graph takes memory when it is launched.
         return allocate(slots.template at<Call::dptr>().object, bytes, stream->driver);
     }
     if (pool == nullptr) {
-        result = driver::call(worker.api.cuDeviceGetMemPool, &pool, device);
+        result = driver::call(worker.api.cuDeviceGetMemPool, &pool, stream->context->device);
     }
     if (result == CUDA_SUCCESS && worker.memory.pools.allocations() >= kMaxAllocations) {
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (result == CUDA_SUCCESS) {
         result = worker.memory.pools.allocate(
-            worker.api, pool, device, bytes,
-            [&](CUdeviceptr& address) { return allocate(address, bytes, stream->driver); },
+            worker.api, pool, bytes, [&](CUdeviceptr& address) { return allocate(address, bytes, stream->driver); },
             [&](CUdeviceptr address) { driver::call(worker.api.cuMemFreeAsync, address, stream->driver); },
             slots.template at<Call::dptr>().object);
         worker.scheduler.issued(*stream);

@@ -1,49 +1,8 @@
 #include "server/worker/memory/device_memory.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "common/log.h"
-
 namespace gpupool::worker {
-
-void MemoryAccount::set_quota(std::uint64_t bytes) {
-    quota_bytes = bytes < kLeastSlabBytes ? bytes : bytes / kLeastSlabBytes * kLeastSlabBytes;
-}
-
-bool MemoryAccount::fits(CUdevice device, std::uint64_t bytes) const {
-    const auto index = static_cast<std::size_t>(device);
-    const std::uint64_t most = quota_bytes == 0 ? ~std::uint64_t{0} : quota_bytes;
-    return device >= 0 && index < used_bytes.size() && bytes <= most && used_bytes[index] <= most - bytes;
-}
-
-void MemoryAccount::force(CUdevice device, std::uint64_t bytes) {
-    const auto index = static_cast<std::size_t>(device);
-    if (device >= 0 && index < used_bytes.size()) {
-        used_bytes[index] += std::min(bytes, ~std::uint64_t{0} - used_bytes[index]);
-    }
-}
-
-bool MemoryAccount::charge(CUdevice device, std::uint64_t bytes) {
-    const auto index = static_cast<std::size_t>(device);
-    if (!fits(device, bytes)) {
-        if (quota_bytes != 0 && index < used_bytes.size() && !std::exchange(logged, true)) {
-            log::warn(
-                "out of memory: {} bytes more on device {} would pass the session's quota of {}, of which {} are used",
-                bytes, device, quota_bytes, used_bytes[index]);
-        }
-        return false;
-    }
-    used_bytes[index] += bytes;
-    return true;
-}
-
-void MemoryAccount::release(CUdevice device, std::uint64_t bytes) {
-    const auto index = static_cast<std::size_t>(device);
-    if (device >= 0 && index < used_bytes.size()) {
-        used_bytes[index] -= std::min(used_bytes[index], bytes);
-    }
-}
 
 void DeviceMemory::add_reference(CUmemGenericAllocationHandle handle,
                                  const std::shared_ptr<SharedAllocation>& allocation) {

@@ -13,29 +13,12 @@
 
 #include "server/driver/api.h"
 #include "server/worker/graphs/graph_memory.h"
+#include "server/worker/memory/memory_account.h"
 #include "server/worker/memory/pool_accounts.h"
 
 namespace gpupool::worker {
 
 struct ContextState;
-
-// Slabs are multiples of this: the driver's granularity.
-inline constexpr std::uint64_t kLeastSlabBytes = 2u << 20;
-
-// What the session has allocated on each device, held against its quota.
-struct MemoryAccount {
-    std::uint64_t quota_bytes = 0;  // per device; 0: no quota
-    bool logged = false;            // the first allocation that did not fit
-    std::vector<std::uint64_t> used_bytes;
-
-    // Rounds down to whole slabs, so that all memory that is reported as free can be allocated.
-    void set_quota(std::uint64_t bytes);
-    [[nodiscard]] bool fits(CUdevice device, std::uint64_t bytes) const;
-    bool charge(CUdevice device, std::uint64_t bytes);
-    // Counts memory that is already allocated, even beyond the quota. Nothing fits then until enough has been released.
-    void force(CUdevice device, std::uint64_t bytes);
-    void release(CUdevice device, std::uint64_t bytes);
-};
 
 struct Slab {
     CUdevice device;
@@ -73,7 +56,13 @@ struct Array : Allocation {
 };
 
 struct DeviceMemory {
-    MemoryAccount account;
+    explicit DeviceMemory(std::unique_ptr<MemoryAccount> its_account) : owned_account_(std::move(its_account)) {}
+
+  private:
+    std::unique_ptr<MemoryAccount> owned_account_;
+
+  public:
+    MemoryAccount& account = *owned_account_;
     std::map<std::uint64_t, Slab> slabs;                // by address
     std::set<std::pair<CUdevice, CUdevice>> peers;      // (device, device whose memory it may access)
     std::map<std::uint64_t, SharedHandle> allocations;  // by the driver's handle

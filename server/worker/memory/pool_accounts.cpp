@@ -11,14 +11,27 @@ void PoolAccounts::made(CUmemoryPool pool, CUdevice device) {
 }
 
 // 0 if the driver does not report it, or if there is no quota to hold it against.
-std::uint64_t PoolAccounts::held_bytes(const driver::Api& api, CUmemoryPool pool) const {
-    if (account_.quota_bytes == 0) {
+std::uint64_t PoolAccounts::held_bytes(const driver::Api& api, CUmemoryPool pool, CUdevice device) const {
+    if (account_.quota_bytes(device) == 0) {
         return 0;
     }
     cuuint64_t bytes = 0;
     const CUresult result =
         driver::call(api.cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, static_cast<void*>(&bytes));
     return result == CUDA_SUCCESS ? bytes : 0;
+}
+
+// A pool that made() did not report is the default pool of one of the devices.
+std::map<CUmemoryPool, PoolAccounts::Pool>::iterator PoolAccounts::find_or_learn(const driver::Api& api,
+                                                                                 CUmemoryPool handle) {
+    auto found = pools_.find(handle);
+    for (CUdevice device = 0; found == pools_.end() && device < static_cast<int>(account_.device_count()); ++device) {
+        CUmemoryPool standard = nullptr;
+        if (driver::call(api.cuDeviceGetDefaultMemPool, &standard, device) == CUDA_SUCCESS && standard == handle) {
+            found = pools_.try_emplace(handle, Pool{device}).first;
+        }
+    }
+    return found;
 }
 
 bool PoolAccounts::charge_up_to(Pool& pool, std::uint64_t bytes) {
@@ -40,10 +53,14 @@ bool PoolAccounts::lower_to(Pool& pool, std::uint64_t bytes) {
     return true;
 }
 
-CUresult PoolAccounts::allocate(const driver::Api& api, CUmemoryPool handle, CUdevice device, std::uint64_t bytes,
+CUresult PoolAccounts::allocate(const driver::Api& api, CUmemoryPool handle, std::uint64_t bytes,
                                 const std::function<CUresult(CUdeviceptr&)>& allocate,
                                 const std::function<void(CUdeviceptr)>& free, CUdeviceptr& address) {
-    Pool& pool = pools_.try_emplace(handle, Pool{device}).first->second;
+    const auto known = find_or_learn(api, handle);
+    if (known == pools_.end()) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    Pool& pool = known->second;
     const std::uint64_t used = pool.used_bytes;
     if (bytes == 0 || !pool.asked || pool.ended) {
         return CUDA_ERROR_INVALID_VALUE;  // the driver may not know it any more
@@ -62,11 +79,11 @@ CUresult PoolAccounts::allocate(const driver::Api& api, CUmemoryPool handle, CUd
     }
     const CUresult result = allocate(address);
     if (result != CUDA_SUCCESS) {
-        lower_to(pool, std::max(used, held_bytes(api, handle)));
+        lower_to(pool, std::max(used, held_bytes(api, handle, pool.device)));
         return result;
     }
     // Pools grow by more than what is requested, and keep what they have taken.
-    if (const std::uint64_t held = held_bytes(api, handle); !charge_up_to(pool, held)) {
+    if (const std::uint64_t held = held_bytes(api, handle, pool.device); !charge_up_to(pool, held)) {
         free(address);
         account_.force(pool.device, held - pool.charged_bytes);
         pool.charged_bytes = held;
@@ -87,7 +104,7 @@ bool PoolAccounts::freed(CUdeviceptr address) {
     allocations_.erase(allocation);
     if (pool->second.ended) {
         drop_if_unused(pool);
-    } else if (account_.quota_bytes == 0) {
+    } else if (account_.quota_bytes(pool->second.device) == 0) {
         lower_to(pool->second, pool->second.used_bytes);
     }
     return true;
@@ -122,7 +139,7 @@ bool PoolAccounts::recount(const driver::Api& api) {
     bool any = false;
     for (auto& [handle, pool] : pools_) {
         if (pool.asked) {
-            any = lower_to(pool, std::max(pool.used_bytes, held_bytes(api, handle))) || any;
+            any = lower_to(pool, std::max(pool.used_bytes, held_bytes(api, handle, pool.device))) || any;
         }
     }
     return any;

@@ -19,7 +19,7 @@
 
 namespace gpupool::worker {
 
-struct MemoryAccount;
+class MemoryAccount;
 
 class PoolAccounts {
   public:
@@ -28,9 +28,10 @@ class PoolAccounts {
 
     // The program has created a pool of that device's memory.
     void made(CUmemoryPool pool, CUdevice device);
-    // Allocates from a pool. `device` is used only for a pool that was not reported by made(), a device's default one.
+    // Allocates from a pool of the program's, or the default pool of a device. The memory is that of the pool's device,
+    // whichever device's stream asks for it.
     // `allocate` makes the driver call; `free` undoes it if the pool has grown beyond the quota.
-    CUresult allocate(const driver::Api& api, CUmemoryPool pool, CUdevice device, std::uint64_t bytes,
+    CUresult allocate(const driver::Api& api, CUmemoryPool pool, std::uint64_t bytes,
                       const std::function<CUresult(CUdeviceptr&)>& allocate,
                       const std::function<void(CUdeviceptr)>& free, CUdeviceptr& address);
     // The allocation at the address has been freed. False if there is none.
@@ -58,7 +59,8 @@ class PoolAccounts {
         std::uint64_t bytes;
     };
 
-    std::uint64_t held_bytes(const driver::Api& api, CUmemoryPool pool) const;
+    std::map<CUmemoryPool, Pool>::iterator find_or_learn(const driver::Api& api, CUmemoryPool pool);
+    std::uint64_t held_bytes(const driver::Api& api, CUmemoryPool pool, CUdevice device) const;
     bool charge_up_to(Pool& pool, std::uint64_t bytes);
     bool lower_to(Pool& pool, std::uint64_t bytes);
     void drop_if_unused(std::map<CUmemoryPool, Pool>::iterator pool);

@@ -1,7 +1,7 @@
 // gpupool-worker: one process per session, started by gpupoold.
 //
 //   gpupool-worker --supervision-fd N   serve the session that the daemon assigns over descriptor N
-//   gpupool-worker --probe DRIVER       describe a driver as JSON and end
+//   gpupool-worker --probe DRIVER       describe a driver as JSON and end; --probe-contexts also measures contexts
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>
@@ -61,6 +61,35 @@ std::vector<std::string> uuids_of(schema::Welcome::Reader welcome) {
         texts.push_back(uuid_text(uuid));
     }
     return texts;
+}
+
+// The session's part of its job's account.
+Result<std::unique_ptr<MemoryAccount>> open_account(const supervision::WorkerLink& link,
+                                                    schema::Welcome::Reader welcome) {
+    auto account = link.open_account();
+    if (!account) {
+        return account.error();
+    }
+    std::vector<std::size_t> devices;
+    for (const std::string& uuid : uuids_of(welcome)) {
+        const auto device = account->find(uuid);
+        if (!device) {
+            return Error{ErrorCode::internal, "the server has no account for its device " + uuid};
+        }
+        devices.push_back(*device);
+    }
+    return std::make_unique<MemoryAccount>(std::move(*account), link.assignment().getAccount().getSlot(),
+                                           std::move(devices));
+}
+
+// A program sees a device with as much memory as it may allocate.
+void show_quotas(const MemoryAccount& account, schema::Welcome::Builder welcome) {
+    CUdevice device = 0;
+    for (auto described : welcome.getDevices()) {
+        if (const std::uint64_t quota = account.quota_bytes(device++); quota != 0) {
+            described.setTotalMemory(std::min(described.getTotalMemory(), quota));
+        }
+    }
 }
 
 // Null if no images are to be kept.
@@ -148,7 +177,13 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
 
     Worker::Options options;
     options.agreement = std::move(agreement);
-    options.memory_quota_bytes = assignment.getMemoryQuotaBytes();
+    auto account = open_account(link, welcome.asReader());
+    if (!account) {
+        refuse(*connection, account.error().message, schema::Refused::Reason::INTERNAL);
+        return 1;
+    }
+    show_quotas(**account, welcome);
+    options.account = std::move(*account);
     options.window_base = window->base;
     options.window_bytes = window->bytes;
     options.output = &ready.output;
@@ -289,8 +324,8 @@ int main(int argc, char** argv) {
     using namespace gpupool;
     std::signal(SIGPIPE, SIG_IGN);
     const std::string option = argc == 3 ? argv[1] : "";
-    if (option == "--probe") {
-        return worker::probe(argv[2]);
+    if (option == "--probe" || option == "--probe-contexts") {
+        return worker::probe(argv[2], option == "--probe-contexts");
     }
     int descriptor = -1;
     if (option == "--supervision-fd") {

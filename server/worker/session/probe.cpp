@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "common/visible_devices.h"
 #include "server/driver/library.h"
@@ -21,6 +23,31 @@ nlohmann::json describe(const driver::Api& api, CUdevice device) {
     return {{"name", name}, {"uuid", uuid_text(uuid)}, {"memory_total", total_bytes}};
 }
 
+// How much less memory is free with one context more. Other sessions of the server may allocate and free at the same
+// time, so it is measured several times, and the middle value counts. 0 if it cannot be measured.
+std::uint64_t context_bytes(const driver::Api& api, CUdevice device) {
+    constexpr std::size_t kTimes = 3;
+    CUcontext first = nullptr;
+    if (driver::call(api.cuCtxCreate_v2, &first, 0u, device) != CUDA_SUCCESS) {
+        return 0;  // too little memory is left, or only one context at a time is allowed
+    }
+    std::vector<std::uint64_t> taken;
+    for (std::size_t i = 0; i < kTimes; ++i) {
+        std::size_t before = 0, after = 0, total = 0;
+        CUcontext second = nullptr;
+        driver::call(api.cuMemGetInfo_v2, &before, &total);
+        if (driver::call(api.cuCtxCreate_v2, &second, 0u, device) != CUDA_SUCCESS) {
+            break;
+        }
+        driver::call(api.cuMemGetInfo_v2, &after, &total);
+        driver::call(api.cuCtxDestroy_v2, second);
+        taken.push_back(before - std::min(before, after));
+    }
+    driver::call(api.cuCtxDestroy_v2, first);
+    std::sort(taken.begin(), taken.end());
+    return taken.empty() ? 0 : taken[taken.size() / 2];
+}
+
 int refuse(const std::string& why) {
     std::puts(nlohmann::json{{"error", why}}.dump().c_str());
     return 1;
@@ -28,7 +55,7 @@ int refuse(const std::string& why) {
 
 }  // namespace
 
-int probe(const std::string& setting) {
+int probe(const std::string& setting, bool contexts) {
     const Result<driver::Library> library = driver::load(setting);
     if (!library) {
         return refuse(library.error().message);
@@ -42,6 +69,9 @@ int probe(const std::string& setting) {
     nlohmann::json devices = nlohmann::json::array();
     for (int device = 0; device < count; ++device) {
         devices.push_back(describe(api, device));
+        if (contexts) {
+            devices.back()["context"] = context_bytes(api, device);
+        }
     }
     const bool software = library->kind == driver::Kind::software;
     const nlohmann::json answer = {

@@ -126,7 +126,7 @@ int serve(int supervision_descriptor) {
 
 int main(int argc, char** argv) {
     const std::string option = argc == 3 ? argv[1] : "";
-    if (option == "--probe") {
+    if (option == "--probe" || option == "--probe-contexts") {
         return gpupool::probe(argv[2]);
     }
     if (option == "--supervision-fd") {

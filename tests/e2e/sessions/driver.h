@@ -31,21 +31,17 @@
                                     cuGraphAddMemsetNode) each(cuGraphAddMemcpyNode) each(cuGraphAddEmptyNode)         \
                                     each(cuGraphAddEventRecordNode) each(cuGraphInstantiateWithFlags) each(            \
                                         cuGraphLaunch) each(cuGraphExecDestroy) each(cuGraphExecKernelNodeSetParams)   \
-                                        each(cuGraphKernelNodeSetParams) each(cuGraphNodeSetEnabled)                   \
-                                            each(cuMemPoolCreate) each(cuMemPoolDestroy) each(cuMemPoolTrimTo)         \
-                                                each(cuMemAllocFromPoolAsync) each(cuMemPoolGetAttribute)              \
-                                                    each(cuGraphDestroyNode) each(cuGraphExecEventRecordNodeSetEvent)  \
-                                                        each(cuStreamWaitValue32) each(cuStreamWriteValue32)           \
-                                                            each(cuCtxCreate) each(cuStreamEndCapture)                 \
-                                                                each(cuStreamBeginCaptureToGraph) each(cuCtxDestroy)   \
-                                                                    each(cuGraphAddMemAllocNode)                       \
-                                                                        each(cuGraphAddMemFreeNode)                    \
-                                                                            each(cuLibraryLoadData)                    \
-                                                                                each(cuLibraryGetKernel)               \
-                                                                                    each(cuKernelGetFunction)          \
-                                                                                        each(cuKernelGetParamInfo)     \
-                                                                                            each(cuKernelGetName)      \
-                                                                                                each(cuLibraryUnload)
+                                        each(cuGraphKernelNodeSetParams) each(cuGraphNodeSetEnabled) each(             \
+                                            cuMemPoolCreate) each(cuMemPoolDestroy) each(cuMemPoolTrimTo)              \
+                                            each(cuMemAllocFromPoolAsync) each(cuMemPoolGetAttribute) each(            \
+                                                cuGraphDestroyNode) each(cuGraphExecEventRecordNodeSetEvent)           \
+                                                each(cuStreamWaitValue32) each(cuStreamWriteValue32) each(cuCtxCreate) \
+                                                    each(cuStreamEndCapture) each(cuStreamBeginCaptureToGraph)         \
+                                                        each(cuCtxDestroy) each(cuGraphAddMemAllocNode)                \
+                                                            each(cuGraphAddMemFreeNode) each(cuLibraryLoadData)        \
+                                                                each(cuLibraryGetKernel) each(cuKernelGetFunction)     \
+                                                                    each(cuKernelGetParamInfo) each(cuKernelGetName)   \
+                                                                        each(cuLibraryUnload) each(cuDeviceTotalMem)
 
 namespace gpupool::session_program {
 
@@ -106,6 +102,7 @@ int run_waiting(const std::string& mode);
 int run_lanes(const std::string& mode, int rounds);
 int run_pinned(const std::string& mode);
 int run_memory(const std::string& mode);
+int run_quotas(const std::string& mode);
 int run_stress(const std::string& mode);
 int run_versions(const std::string& mode);
 int run_ending(const std::string& mode, char** argv);

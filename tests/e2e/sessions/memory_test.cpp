@@ -26,7 +26,7 @@ class SessionQuota : public SessionTest {
 TEST_F(SessionQuota, IsAvailableExactly) {
     Program program(*daemon_, session_program("quota"));
     EXPECT_TRUE(program.succeeds());
-    EXPECT_NE(server_log().find("would pass the session's quota of 67108864"), std::string::npos) << server_log();
+    EXPECT_NE(server_log().find("would pass the quota of 67108864"), std::string::npos) << server_log();
 }
 
 }  // namespace

@@ -30,8 +30,6 @@ class GraphAllocations : public testing::Test {
             reserved -= std::exchange(idle, 0);
             return CUDA_SUCCESS;
         };
-        account.used_bytes.resize(1);
-        account.set_quota(64 * kMiB);
     }
     static GraphMemoryUse graph(std::uint64_t bytes, bool frees_all) {
         GraphMemoryUse use;
@@ -51,7 +49,7 @@ class GraphAllocations : public testing::Test {
         return result;
     }
     driver::Api api{};
-    worker::MemoryAccount account;
+    worker::MemoryAccount account{1, 64 * kMiB};
     worker::GraphMemory memory{account};
     std::uint64_t charged_bytes = 0;  // before the last launch
     const CUstream other = reinterpret_cast<CUstream>(16);
@@ -67,7 +65,7 @@ TEST_F(GraphAllocations, KeptMemoryIsChargedPerGraph) {
     EXPECT_EQ(launch(graphs[0], 32 * kMiB), CUDA_SUCCESS);
     EXPECT_EQ(launch(graphs[1], 64 * kMiB), CUDA_SUCCESS);
     EXPECT_EQ(launch(graphs[2], 96 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
-    EXPECT_EQ(account.used_bytes[0], 64 * kMiB);
+    EXPECT_EQ(account.used_bytes(0), 64 * kMiB);
 }
 
 TEST_F(GraphAllocations, RelaunchIsChargedOnce) {
@@ -102,7 +100,7 @@ TEST_F(GraphAllocations, TrimWithoutEffectChangesNothing) {
     EXPECT_EQ(charged_bytes, 0u);
     idle = 64 * kMiB;
     memory.trim_if_any(api, 0);
-    EXPECT_EQ(account.used_bytes[0], 0u);
+    EXPECT_EQ(account.used_bytes(0), 0u);
     EXPECT_EQ(launch(one, 64 * kMiB), CUDA_SUCCESS);
     EXPECT_EQ(charged_bytes, 64 * kMiB);
 }

@@ -11,11 +11,10 @@ constexpr std::uint64_t kArray = 0x900000000010;
 
 // Memory of cuMemCreate that one handle names, and a sparse array, which takes no memory itself.
 struct SparseArray : testing::Test {
-    DeviceMemory memory;
+    DeviceMemory memory{std::make_unique<MemoryAccount>(1, 0)};
     std::shared_ptr<SharedAllocation> allocation = std::make_shared<SharedAllocation>();
 
     void SetUp() override {
-        memory.account.used_bytes.assign(1, 0);
         allocation->bytes = kBytes;
         memory.account.force(0, kBytes);
         memory.add_reference(77, allocation);
@@ -25,7 +24,7 @@ struct SparseArray : testing::Test {
         --allocation->references;
         memory.release_if_unused(*allocation);
     }
-    std::uint64_t used() const { return memory.account.used_bytes[0]; }
+    std::uint64_t used() const { return memory.account.used_bytes(0); }
 };
 
 TEST_F(SparseArray, KeepsTheMemoryThatIsMappedIntoIt) {

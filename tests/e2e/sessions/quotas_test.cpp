@@ -1,0 +1,123 @@
+// Quotas of device memory, over real processes: what a program sees and may allocate, what its job's processes share,
+// and how many programs a server admits. Tests with names of failures are such that were seen in systems that share
+// GPUs.
+
+#include <signal.h>
+
+#include <memory>
+
+#include "tests/e2e/sessions/sessions.h"
+
+namespace gpupool::test {
+namespace {
+
+constexpr std::uint64_t kMiB = 1u << 20;
+
+class Quotas : public ::testing::Test {
+  protected:
+    void start(const std::string& settings, std::vector<std::string> environment = {}) {
+        daemon_ = std::make_unique<Daemon>(session_settings(settings), std::move(environment));
+    }
+    // `environment` besides the program's own.
+    std::unique_ptr<Program> run(const std::string& mode, std::uint64_t quota_bytes,
+                                 std::vector<std::string> environment = {}, std::uint64_t held_bytes = 0) const {
+        environment.push_back("QUOTA=" + std::to_string(quota_bytes));
+        environment.push_back("HELD=" + std::to_string(held_bytes));
+        return std::make_unique<Program>(*daemon_, session_program(mode), environment);
+    }
+
+    std::unique_ptr<Daemon> daemon_;
+};
+
+TEST_F(Quotas, QuotaShownAsTheWholeGpu) {
+    start("[limits]\nsession_memory = \"64MiB\"\n");
+    EXPECT_TRUE(run("quota_shown", 64 * kMiB)->succeeds());
+    EXPECT_TRUE(run("quota_shown", 32 * kMiB, {"GPUPOOL_MEMORY=33MiB"})->succeeds()) << "a whole number of granules";
+    EXPECT_TRUE(run("quota_shown", 64 * kMiB, {"GPUPOOL_MEMORY=1GiB"})->succeeds()) << "not more than the server's";
+}
+
+TEST_F(Quotas, WithoutAQuotaTheDeviceHasItsOwnSize) {
+    start("", {"GPUPOOL_SOFTGPU_MEMORY=256M"});
+    EXPECT_TRUE(run("quota_shown", 256 * kMiB)->succeeds());
+    EXPECT_TRUE(run("quota_shown", 64 * kMiB, {"GPUPOOL_MEMORY=64MiB"})->succeeds());
+}
+
+TEST_F(Quotas, OnlyTheFirstGpuLimited) {
+    start("[limits]\nsession_memory = \"64MiB\"\n", {"GPUPOOL_SOFTGPU_DEVICES=2"});
+    EXPECT_TRUE(run("quota_devices", 64 * kMiB)->succeeds());
+}
+
+// A program can allocate its quota beside its context, and the server admits no more programs than there is memory for.
+TEST_F(Quotas, ContextOverheadUncounted) {
+    start("[limits]\nsession_memory = \"64MiB\"\n", {"GPUPOOL_SOFTGPU_MEMORY=208M", "GPUPOOL_SOFTGPU_CONTEXT=40M"});
+    const auto first = run("quota_hold", 0, {}, 64 * kMiB);
+    ASSERT_TRUE(first->says("ready"));
+    EXPECT_TRUE(run("quota_shown", 64 * kMiB)->succeeds()) << "there is no room for a second";
+    start("[limits]\nsession_memory = \"64MiB\"\n", {"GPUPOOL_SOFTGPU_MEMORY=206M", "GPUPOOL_SOFTGPU_CONTEXT=40M"});
+    const auto only = run("quota_hold", 0, {}, 64 * kMiB);
+    ASSERT_TRUE(only->says("ready"));
+    const auto second = run("quota_shown", 64 * kMiB);
+    EXPECT_NE(second->wait(), 0);
+    EXPECT_NE(second->errors().find("are promised to running sessions"), std::string::npos) << second->errors();
+    const auto patient = run("quota_shown", 64 * kMiB, {"GPUPOOL_WAIT_WHEN_FULL=60s"});
+    only->end_input();
+    EXPECT_TRUE(only->succeeds());
+    EXPECT_TRUE(patient->succeeds());
+}
+
+// A quota larger than the device is what the device has beside a context.
+TEST_F(Quotas, QuotaOfMoreThanTheDevice) {
+    start("[limits]\nsession_memory = \"1GiB\"\n", {"GPUPOOL_SOFTGPU_MEMORY=256M", "GPUPOOL_SOFTGPU_CONTEXT=40M"});
+    EXPECT_TRUE(run("quota_shown", 216 * kMiB)->succeeds());
+}
+
+TEST_F(Quotas, ProcessesOfAJobShareOne) {
+    start("[limits]\nsession_memory = \"64MiB\"\n");
+    for (const int end : {0, SIGKILL}) {
+        const auto first = run("quota_hold", 0, {"GPUPOOL_JOB=job"}, 40 * kMiB);
+        ASSERT_TRUE(first->says("ready"));
+        EXPECT_TRUE(run("quota_shown", 64 * kMiB, {"GPUPOOL_JOB=other"})->succeeds()) << "another job";
+        const auto second = run("quota_share", 64 * kMiB, {"GPUPOOL_JOB=job"}, 40 * kMiB);
+        ASSERT_TRUE(second->says("shared"));
+        if (end == 0) {
+            first->end_input();
+            EXPECT_TRUE(first->succeeds());
+        } else {
+            first->signal(end);
+        }
+        second->end_input();
+        EXPECT_TRUE(second->succeeds());
+    }
+}
+
+TEST_F(Quotas, AllocationLeaksInTheAccount) {
+    start("[limits]\nsession_memory = \"64MiB\"\n");
+    const auto second = run("quota_share", 64 * kMiB, {"GPUPOOL_JOB=job"}, 0);
+    ASSERT_TRUE(second->says("shared"));
+    const auto first = run("quota_hold", 0, {"GPUPOOL_JOB=job"}, 64 * kMiB);
+    ASSERT_TRUE(first->says("ready"));
+    const auto session = session_of(*daemon_, first->process());
+    ::kill(static_cast<pid_t>(session.worker_process_id), SIGKILL);
+    second->end_input();
+    EXPECT_TRUE(second->succeeds()) << "a killed worker's memory is still charged";
+    first->end_input();
+    EXPECT_NE(first->wait(), 0);
+}
+
+// The next daemon has the account that its workers share, and returns what they had.
+TEST_F(Quotas, StaleSharedMemoryAfterACrash) {
+    start("[limits]\nsession_memory = \"64MiB\"\n");
+    const auto first = run("quota_hold", 0, {"GPUPOOL_JOB=job"}, 40 * kMiB);
+    ASSERT_TRUE(first->says("ready"));
+    daemon_->kill_hard();
+    daemon_->start();
+    daemon_->sessions(1);
+    const auto second = run("quota_share", 64 * kMiB, {"GPUPOOL_JOB=job"}, 40 * kMiB);
+    ASSERT_TRUE(second->says("shared"));
+    first->signal(SIGKILL);
+    second->end_input();
+    EXPECT_TRUE(second->succeeds());
+}
+
+}  // namespace
+}  // namespace gpupool::test
