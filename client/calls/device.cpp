@@ -141,6 +141,7 @@ CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev) 
         case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK:
+        case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE:  // all sessions share it
         case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY: *pi = 0; return CUDA_SUCCESS;
         default: return device->attributes.get(attrib, pi);
     }

@@ -81,6 +81,27 @@ void note_recorded(const CUlaunchAttribute* attributes, unsigned count, CUstream
     }
 }
 
+// Makes room for the function's local memory if no function before it has needed as much. A launch does that by itself,
+// but it is sent without waiting, and a program must learn at once that its quota does not allow it. Later launches
+// need as much room at most: what the client knows of the stack's limit is never more than there is.
+CUresult make_local_room(ContextState& context, const FunctionAttributes::OnDevice& function) {
+    constexpr int kAlwaysThere = 1024;  // in a new context
+    const int bytes = function.get(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
+    if (bytes <= kAlwaysThere || this_session().captures.any()) [[likely]] {
+        return CUDA_SUCCESS;
+    }
+    std::atomic<std::size_t>& known = context.owner().limits[CU_LIMIT_STACK_SIZE];
+    std::size_t now = known.load(std::memory_order_relaxed);
+    const auto wanted = static_cast<std::size_t>(bytes);
+    if (now == ContextState::kUnknownLimit || now < wanted) {
+        if (const CUresult result = remote<calls::cuCtxGetLimit>(&now, CU_LIMIT_STACK_SIZE); result != CUDA_SUCCESS) {
+            return result;
+        }
+        known.store(now, std::memory_order_relaxed);
+    }
+    return now >= wanted ? CUDA_SUCCESS : entry::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, wanted);
+}
+
 CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned attribute_count, CUstream stream,
                 void** kernelParams, void** extra) {
     ContextState* context = nullptr;
@@ -95,6 +116,9 @@ CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned
     shape.function = target.function;
     const Device& device = this_session().devices.devices[static_cast<std::size_t>(context->device)];
     if (result = check_limits(device, *target.attributes, shape); result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (result = make_local_room(*context, *target.attributes); result != CUDA_SUCCESS) {
         return result;
     }
     if (is_cooperative(shape, attributes, attribute_count)) {

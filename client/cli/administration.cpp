@@ -67,7 +67,8 @@ ServerStatus read_status(const schema::ServerStatus::Reader& in) {
         status.sessions.push_back({session.getId().cStr(), session.getDevice(), session.getMemoryUsed(),
                                    session.getMemoryQuota(), session.getPeer().cStr(), session.getProcessName().cStr(),
                                    session.getProcessId(), session.getUserName().cStr(), session.getUserId(),
-                                   session.getAgeSeconds(), session.getWorkerProcessId(), session.getState().cStr()});
+                                   session.getAgeSeconds(), session.getWorkerProcessId(), session.getState().cStr(),
+                                   session.getMemoryDifference()});
     }
     return status;
 }

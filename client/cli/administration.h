@@ -35,6 +35,7 @@ struct SessionStatus {
     std::uint64_t age_seconds = 0;
     std::uint32_t worker_process_id = 0;
     std::string state;
+    std::int64_t memory_difference_bytes = 0;  // that NVML shows beyond the account; 0: none, or not known
 };
 
 struct ServerStatus {

@@ -88,6 +88,11 @@ std::string status_table(const ServerStatus& status) {
                                 cut(memory(session.memory_used_bytes, session_total(status, session)), 23),
                                 cut(without_transport(session.peer), 21), cut(session.process_name, 16),
                                 age(session.age_seconds)));
+        if (const auto difference = session.memory_difference_bytes; difference != 0) {
+            out += line(fmt::format("  NVML shows {} {} than is accounted for",
+                                    format_bytes(static_cast<std::uint64_t>(std::abs(difference))),
+                                    difference > 0 ? "more" : "less"));
+        }
     }
     if (status.sessions.empty()) {
         out += line("none");
@@ -118,6 +123,7 @@ std::string status_json(const ServerStatus& status) {
                                     {"device", session.device},
                                     {"memory_used_bytes", session.memory_used_bytes},
                                     {"memory_quota_bytes", session.memory_quota_bytes},
+                                    {"memory_difference_bytes", session.memory_difference_bytes},
                                     {"memory_total_bytes", session_total(status, session)},
                                     {"peer", session.peer},
                                     {"process_name", session.process_name},

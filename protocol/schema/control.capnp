@@ -48,4 +48,5 @@ struct SessionStatus {
   workerProcessId @9 :UInt32;
   state @10 :Text;                   # starting, running, disconnected, ending
   userId @11 :UInt32;
+  memoryDifference @12 :Int64;       # that NVML shows beyond the account and a context; 0: none, or not known
 }

@@ -115,7 +115,7 @@ std::vector<supervision::AccountDevice> Accounts::quotas(std::uint64_t quota_byt
         const std::uint64_t beside = device.context_bytes + device.set_aside_bytes;
         const std::uint64_t left = device.total_bytes - std::min(device.total_bytes, beside);
         const std::uint64_t most = std::max<std::uint64_t>(whole_granules(left), 1);
-        all.push_back({device.uuid, std::min(whole_granules(quota_bytes), most)});
+        all.push_back({device.uuid, std::min(whole_granules(quota_bytes), most), device.context_bytes});
     }
     return all;
 }

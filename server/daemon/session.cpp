@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <utility>
 
 #include "common/log.h"
 #include "common/printable.h"
@@ -73,6 +75,19 @@ Result<WorkerReport> read_report(const supervision::Message& message) {
         return Error{ErrorCode::invalid_input,
                      fmt::format("a worker's report cannot be read: {}", exception.getDescription().cStr())};
     }
+}
+
+bool MemoryDifference::note(std::uint64_t its_snapshot, std::int64_t bytes) {
+    constexpr std::int64_t kTolerance = 32 << 20;
+    // A program may allocate between NVML's answer and its worker's report, so a few differences mean nothing.
+    constexpr std::size_t kReadings = 5;
+    snapshot = its_snapshot;
+    const bool beyond = std::abs(bytes) > kTolerance;
+    const bool goes_on = beyond && readings != 0 && (bytes > 0) == (least_bytes > 0);
+    readings = goes_on ? readings + 1 : beyond ? 1 : 0;
+    least_bytes = !beyond ? 0 : goes_on && std::abs(least_bytes) < std::abs(bytes) ? least_bytes : bytes;
+    shown_bytes = readings >= kReadings ? least_bytes : 0;
+    return shown_bytes != 0 && !std::exchange(logged, true);
 }
 
 void Session::kill_by(Clock::time_point when, std::string reason) {

@@ -46,6 +46,18 @@ struct WorkerReport {
     std::size_t account_slot = 0;
 };
 
+// How much more memory NVML shows of a worker's process than is accounted for.
+struct MemoryDifference {
+    std::uint64_t snapshot = 0;    // the last one that was compared
+    std::int64_t least_bytes = 0;  // of the readings in a row that are beyond the tolerance on the same side
+    std::size_t readings = 0;      // how many those are
+    std::int64_t shown_bytes = 0;  // the least, if there are enough of them
+    bool logged = false;
+
+    // True if it should be logged now.
+    bool note(std::uint64_t its_snapshot, std::int64_t bytes);
+};
+
 // Reads and checks a Report.
 Result<WorkerReport> read_report(const supervision::Message& message);
 
@@ -57,6 +69,7 @@ struct Session {
     supervision::MessageSocket link;
     std::unique_ptr<transport::Connection> connection;
     Accounts::Place place;  // in its job's account
+    MemoryDifference memory_difference;
 
     // True for a worker of the stock: it serves no client yet.
     bool in_stock = false;

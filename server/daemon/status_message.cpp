@@ -72,6 +72,7 @@ void describe_session(const Session& session, const std::vector<ProbedDevice>& d
     out.setUserId(report.client.user_id);
     out.setAgeSeconds(age_seconds(report.started_unix_ms));
     out.setWorkerProcessId(static_cast<std::uint32_t>(session.process));
+    out.setMemoryDifference(session.memory_difference.shown_bytes);
     out.setState(session.stopping ? "ending" : report.state.c_str());
 }
 

@@ -48,7 +48,11 @@ Supervisor::Supervisor(const Config& config, SupervisorParts parts)
     : config_(config),
       parts_(std::move(parts)),
       plan_(config.stock_workers.value_or(parts_.driver.kind == "software" ? 0 : 1)),
-      accounts_(account_devices(parts_.driver, config.stock_contexts ? plan_.size() : 0)) {}
+      accounts_(account_devices(parts_.driver, config.stock_contexts ? plan_.size() : 0)) {
+    if (config.session_memory_bytes != 0) {
+        process_memory_ = std::make_unique<ProcessMemory>();
+    }
+}
 
 std::optional<Refusal> Supervisor::reserve_place() {
     std::size_t taken = places_taken_.load();

@@ -31,6 +31,7 @@
 #include "server/daemon/config.h"
 #include "server/daemon/front_door.h"
 #include "server/daemon/inbox.h"
+#include "server/daemon/process_memory.h"
 #include "server/daemon/session.h"
 #include "server/daemon/worker_process.h"
 #include "server/supervision/runtime_directory.h"
@@ -112,6 +113,7 @@ class Supervisor final : public SessionHost {
 
     void handle_link(Session& session);
     void take_report(Session& session, WorkerReport report);
+    void compare_with_nvml(Session& session) const;
     void lose_link(Session& session, const std::string& why);
     void reap_children();
     void end_session(const std::string& id, const std::string& how, bool in_order);
@@ -128,6 +130,7 @@ class Supervisor final : public SessionHost {
     StockPlan plan_;
     Accounts accounts_;                                         // before the sessions, which have places in it
     std::map<std::string, std::unique_ptr<Session>> sessions_;  // including the stock
+    std::unique_ptr<ProcessMemory> process_memory_;             // null: accounts are not compared
     std::list<Introduction> introductions_;
     FrontDoor* door_ = nullptr;
     bool stopping_ = false;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 
 #include "common/log.h"
 #include "server/daemon/supervisor.h"
@@ -144,6 +145,29 @@ void Supervisor::take_report(Session& session, WorkerReport report) {
         session.kill_by(Clock::now() + config_.worker_ending_timeout, "it reported that it is ending but did not exit");
     }
     session.report = std::move(report);
+    compare_with_nvml(session);
+}
+
+void Supervisor::compare_with_nvml(Session& session) const {
+    const auto snapshot = process_memory_ == nullptr ? nullptr : process_memory_->latest();
+    if (snapshot == nullptr || snapshot->number == session.memory_difference.snapshot) {
+        return;
+    }
+    std::int64_t difference = 0;
+    const WorkerReport& report = session.report;
+    for (const ProbedDevice& device : parts_.driver.devices) {
+        const auto shown = snapshot->bytes.find({device.uuid, session.process});
+        const auto place = std::find(report.device_uuids.begin(), report.device_uuids.end(), device.uuid);
+        const auto index = static_cast<std::size_t>(place - report.device_uuids.begin());
+        if (shown != snapshot->bytes.end() && index < report.memory_used_bytes.size()) {
+            difference +=
+                static_cast<std::int64_t>(shown->second - report.memory_used_bytes[index] - device.context_bytes);
+        }
+    }
+    if (session.memory_difference.note(snapshot->number, difference)) {
+        log::warn("session {}: NVML shows {} MiB {} of its worker {} than is accounted for", report.session_id,
+                  std::abs(difference) >> 20, difference > 0 ? "more" : "less", session.process);
+    }
 }
 
 void Supervisor::lose_link(Session& session, const std::string& why) {

@@ -36,7 +36,7 @@ std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
 struct JobAccount::Page {
     struct Device {
         std::array<char, 64> uuid;
-        Counter quota_bytes;
+        Counter quota_bytes, context_bytes;
     };
 
     std::uint64_t magic;
@@ -93,6 +93,7 @@ Result<JobAccount> JobAccount::make(const std::vector<AccountDevice>& devices) {
     for (std::size_t i = 0; i < devices.size(); ++i) {
         devices[i].uuid.copy(page->device[i].uuid.data(), page->device[i].uuid.size() - 1);
         page->device[i].quota_bytes = devices[i].quota_bytes;
+        page->device[i].context_bytes = devices[i].context_bytes;
     }
     page->magic = kMagic;
     return JobAccount(std::move(descriptor), page);
@@ -153,6 +154,10 @@ std::optional<std::size_t> JobAccount::find(std::string_view uuid) const {
 
 std::uint64_t JobAccount::quota_bytes(std::size_t device) const {
     return page_->device[device].quota_bytes;
+}
+
+std::uint64_t JobAccount::context_bytes(std::size_t device) const {
+    return page_->device[device].context_bytes;
 }
 
 std::uint64_t JobAccount::used_bytes(std::size_t slot, std::size_t device) const {

@@ -25,8 +25,9 @@
 namespace gpupool::supervision {
 
 struct AccountDevice {
-    std::string uuid;               // as probes write it
-    std::uint64_t quota_bytes = 0;  // 0: no quota
+    std::string uuid;                 // as probes write it
+    std::uint64_t quota_bytes = 0;    // 0: no quota
+    std::uint64_t context_bytes = 0;  // what a context takes, as far as it was measured
 };
 
 class JobAccount {
@@ -46,6 +47,7 @@ class JobAccount {
     [[nodiscard]] std::size_t device_count() const;
     [[nodiscard]] std::optional<std::size_t> find(std::string_view uuid) const;
     [[nodiscard]] std::uint64_t quota_bytes(std::size_t device) const;
+    [[nodiscard]] std::uint64_t context_bytes(std::size_t device) const;
 
     // What one session has, and what all of them have.
     [[nodiscard]] std::uint64_t used_bytes(std::size_t slot, std::size_t device) const;

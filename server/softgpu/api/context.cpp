@@ -346,6 +346,9 @@ CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
         lock.unlock();
         context->synchronize_exclusively();
         lock.lock();
+        if (!context->set_local_room(static_cast<std::uint32_t>(value))) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
     }
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) {
         set_device_heap_limit(value);

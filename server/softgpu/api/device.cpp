@@ -143,7 +143,7 @@ int attribute_value(int attribute) {
         case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: return 1000000;
         case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: return 128;
         case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: return 4 << 20;
-        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: return 2048;
+        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: return Context::kThreadsPerProcessor;
         case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: return 32;
         case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return static_cast<int>(kOwnArchitecture / 10);
         case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return static_cast<int>(kOwnArchitecture % 10);

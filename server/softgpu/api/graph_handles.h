@@ -65,10 +65,8 @@ template <class Make>
 CUresult with_local_room(Make make) {
     std::shared_ptr<const Plan> plan;
     const CUresult result = make(plan);
-    if (plan != nullptr) {
-        Executable::make_local_room(*plan);
-    }
-    return result;
+    const bool room = plan == nullptr || Executable::make_local_room(*plan);
+    return result == CUDA_SUCCESS && !room ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
 }  // namespace gpupool::softgpu

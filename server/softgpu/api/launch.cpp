@@ -322,7 +322,9 @@ CUresult launch(const KernelRequest& request, CUstream handle) {
         return result;
     }
     const std::uint32_t textures = TextureTable::instance().generation();
-    context.owner().make_local_room(call->function->code->local_bytes);
+    if (!context.owner().make_local_room(call->function->code->local_bytes)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     const SharedLock submitting(context.submission_mutex);
     submit_ordered(stream, [call, &context, textures] { return run_kernel(*call, context, textures); });
     return CUDA_SUCCESS;

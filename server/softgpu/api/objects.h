@@ -216,9 +216,11 @@ struct Context : std::enable_shared_from_this<Context> {
     std::vector<std::weak_ptr<Stream>> streams GP_GUARDED_BY(order_mutex);
     // Size of `streams` at which ended ones are removed.
     std::size_t prune_ended_at GP_GUARDED_BY(order_mutex) = 64;
-    Mutex host_function_mutex;                  // only one host function of a context runs at a time
-    SharedMutex submission_mutex;               // shared by submissions, exclusive in synchronize_exclusively()
-    std::atomic<std::uint32_t> local_bytes{0};  // per thread; what kernels have room for
+    Mutex host_function_mutex;     // only one host function of a context runs at a time
+    SharedMutex submission_mutex;  // shared by submissions, exclusive in synchronize_exclusively()
+    // Per thread: what kernels have room for. A new context has room for kLocalBytes; more takes memory of the device.
+    static constexpr std::uint32_t kLocalBytes = 1024, kThreadsPerProcessor = 2048;
+    std::atomic<std::uint32_t> local_bytes{kLocalBytes};
 
     void open();
     void close();
@@ -240,8 +242,10 @@ struct Context : std::enable_shared_from_this<Context> {
     // (measured on an H200).
     void synchronize_exclusively();
     // Provides `bytes` of local memory per thread. Calls synchronize_exclusively() if no kernel has needed that much
-    // before.
-    void make_local_room(std::uint32_t bytes);
+    // before. False if the device has too little memory.
+    bool make_local_room(std::uint32_t bytes);
+    // Sets the room. The context's work must be complete.
+    bool set_local_room(std::uint32_t bytes) GP_REQUIRES(order_mutex);
 };
 
 struct EventCapture;

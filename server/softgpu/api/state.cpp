@@ -193,6 +193,10 @@ void Context::open() {
 void Context::close() {
     active = false;
     device->give(std::exchange(counted_bytes, 0));
+    {
+        const Lock lock(order_mutex);
+        set_local_room(0);
+    }
     stop = true;
     forget_context(*this);
     synchronize();
@@ -274,11 +278,33 @@ void Context::synchronize_exclusively() {
     synchronize();
 }
 
-void Context::make_local_room(std::uint32_t bytes) {
-    if (bytes > local_bytes) {
-        synchronize_exclusively();
-        local_bytes = bytes;
+bool Context::make_local_room(std::uint32_t bytes) {
+    if (bytes <= local_bytes) {
+        return true;
     }
+    synchronize_exclusively();
+    const Lock lock(order_mutex);
+    if (bytes <= local_bytes) {
+        return true;
+    }
+    if (!set_local_room(bytes)) {
+        return false;
+    }
+    limits[CU_LIMIT_STACK_SIZE] = std::max<std::size_t>(limits[CU_LIMIT_STACK_SIZE], bytes);
+    return true;
+}
+
+bool Context::set_local_room(std::uint32_t bytes) {
+    const std::uint64_t threads = std::uint64_t{processor_count()} * kThreadsPerProcessor;
+    const std::uint32_t before = local_bytes, after = std::max(bytes, kLocalBytes);
+    if (after > before && !device->take((after - before) * threads)) {
+        return false;
+    }
+    if (after < before) {
+        device->give((before - after) * threads);
+    }
+    local_bytes = after;
+    return true;
 }
 
 namespace {

@@ -247,17 +247,19 @@ void Executable::renew_plan() {
     plan = std::move(made);
 }
 
-void Executable::make_local_room(const Plan& plan) {
+bool Executable::make_local_room(const Plan& plan) {
+    bool room = true;
     for (const Plan::Step& step : plan.steps) {
         if (const auto* kernel = step.payload == nullptr ? nullptr : std::get_if<KernelPayload>(step.payload.get())) {
-            kernel->call.module->context->make_local_room(kernel->call.function->code->local_bytes);
+            room = kernel->call.module->context->make_local_room(kernel->call.function->code->local_bytes) && room;
         }
         if (step.conditional != nullptr) {
             for (const auto& body : step.conditional->bodies) {
-                make_local_room(*body);
+                room = make_local_room(*body) && room;
             }
         }
     }
+    return room;
 }
 
 bool may_change(const Payload& from, const Payload& to, Purpose purpose) {

@@ -39,8 +39,8 @@ struct Executable {
     // The copy of a node of the original graph; null if there is none.
     Node* find(const Node& original) const GP_REQUIRES(graph_mutex());
     void renew_plan() GP_REQUIRES(graph_mutex());
-    // Provides local memory for the plan's kernels; waits for the GPU.
-    static void make_local_room(const Plan& plan) GP_EXCLUDES(graph_mutex());
+    // Provides local memory for the plan's kernels; waits for the GPU. False if the device has too little memory.
+    static bool make_local_room(const Plan& plan) GP_EXCLUDES(graph_mutex());
 };
 
 enum class Purpose : std::uint8_t { set_params, update };

@@ -113,6 +113,10 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
       options_(std::move(options)),
       lanes_(*this, lane_limits(options_)) {
     images.set_store(options_.image_store);
+    memory.pools.set_notice([this] { return notice_idle_contexts(); });
+    if (library.kind == driver::Kind::nvidia) {
+        memory.code.set_runtime(CodeMemory::kOfNvidia);
+    }
     host_mirrors.limit_shared(options_.shared_memory_bytes);
 }
 
@@ -380,6 +384,18 @@ void Worker::catch_up() {
     set_aside_.take_actions([this] { return !driver_closed() && !ending_; });
 }
 
+bool Worker::notice_idle_contexts() {
+    bool all = !driver_closed();
+    for (const auto& [client, context] : objects.contexts) {
+        if (!all || context->ending || !scheduler.is_idle(*context)) {
+            all = false;
+        } else if (scheduler.enter(context.get()) == CUDA_SUCCESS) {
+            driver::call(api.cuCtxSynchronize);  // does not wait
+        }
+    }
+    return all;
+}
+
 void Worker::drain_issuers() {
     if (!issuers.busy()) {
         return;
@@ -506,7 +522,7 @@ void Worker::end_destroy(std::uint64_t client, bool ended) {
         return;
     }
     handles.unbind(client);
-    if (memory.forget_array(client)) {
+    if (memory.forget_array(client) || memory.code.forget(client)) {
         memory_changed();
     }
 }

@@ -190,6 +190,9 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     [[nodiscard]] bool driver_closed() const {
         return waiting_calls.any() && (gpu_may_wait_for_us() || waiting_calls.any_alone());
     }
+    // Lets the driver notice that the work of idle contexts is complete: the worker finds that out without it, but
+    // pools give back what was freed only when the driver knows. False if a context is not idle.
+    bool notice_idle_contexts();
     // Runs `action` soon, when the driver is not closed.
     void when_driver_open(std::function<void()> action) { set_aside_.add_action(std::move(action)); }
     // Between commands of one batch: polls for completions and runs the actions that waited for the driver to open.

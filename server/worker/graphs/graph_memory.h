@@ -25,9 +25,10 @@ using BytesByDevice = std::map<CUdevice, std::uint64_t>;
 // What an executable's nodes allocate, and in which stream it last got that memory.
 struct GraphMemoryUse {
     BytesByDevice needs;
-    bool frees_all = false;     // all that it allocates
-    CUstream stream = nullptr;  // of the last launch
-    std::uint64_t epoch = 0;    // of the last launch; 0: none yet
+    bool frees_all = false;       // all that it allocates
+    CUstream stream = nullptr;    // of the last launch
+    std::size_t stack_bytes = 0;  // for which the driver made room when it instantiated the graph; 0: not known
+    std::uint64_t epoch = 0;      // of the last launch; 0: none yet
 
     [[nodiscard]] bool none() const { return needs.empty(); }
     // May the driver block a launch in `next` until the previous launch, in another stream, has ended?

@@ -10,6 +10,7 @@ namespace {
 struct Made {
     CUresult result = CUDA_SUCCESS;
     CUcontext context = nullptr;
+    DriverMemory::Limits limits;
 };
 
 ContextState& know_context(Worker& worker, CUcontext client, CUcontext driver, CUdevice device, bool primary) {
@@ -52,6 +53,8 @@ std::size_t forget_context(Worker& worker, ContextState& context) {
     worker.handles.unbind(codec::to_wire(context.client));
     worker.tracer.forget(context);
     worker.memory.forget_arrays(context);
+    worker.memory.driver.forget(context);
+    worker.memory.code.forget(context);
     worker.scheduler.enter(nullptr);
     if (context.parent != nullptr) {
         std::erase(context.parent->greens, &context);
@@ -68,25 +71,48 @@ void make_context(Worker& worker, const Command& command, ContextMaking making) 
         worker.answer(command, CUDA_ERROR_OUT_OF_MEMORY);
         return;
     }
+    DeviceMemory& memory = worker.memory;
+    const std::uint64_t bytes = making.green ? 0 : memory.driver.needed_for_context(making.device);
+    if (bytes != 0 && !memory.charge(worker.api, making.device, bytes)) {
+        worker.answer(command, CUDA_ERROR_OUT_OF_MEMORY);
+        return;
+    }
+    if (!making.green) {
+        memory.driver.begin_context(making.device);
+    }
     ++worker.objects.contexts_in_making;
     const auto made = std::make_shared<Made>();
-    worker.helpers.run([made, make = making.make] { made->result = make(&made->context); },
-                       [&worker, made, command, making] {
-                           --worker.objects.contexts_in_making;
-                           const auto again = [&worker, command, making] { make_context(worker, command, making); };
-                           if (made->result == CUDA_ERROR_OUT_OF_MEMORY && worker.give_back_prepared_context(again)) {
-                               return;
-                           }
-                           if (made->result == CUDA_SUCCESS) {
-                               ContextState& state =
-                                   know_context(worker, making.client, made->context, making.device, making.primary);
-                               if (making.known) {
-                                   making.known(state);
-                               }
-                               worker.give_back_prepared_context([] {});  // the session's first context is another
-                           }
-                           worker.answer(command, made->result);
-                       });
+    worker.helpers.run(
+        [&api = worker.api, made, make = making.make, green = making.green] {
+            made->result = make(&made->context);
+            if (made->result == CUDA_SUCCESS && !green) {
+                in_context(api, made->context, [&] {
+                    made->limits = DriverMemory::read_limits(api);
+                    return CUDA_SUCCESS;
+                });
+            }
+        },
+        [&worker, made, command, making] {
+            --worker.objects.contexts_in_making;
+            if (made->result != CUDA_SUCCESS && !making.green) {
+                worker.memory.driver.end_context(making.device);
+            }
+            const auto again = [&worker, command, making] { make_context(worker, command, making); };
+            if (made->result == CUDA_ERROR_OUT_OF_MEMORY && worker.give_back_prepared_context(again)) {
+                return;
+            }
+            if (made->result == CUDA_SUCCESS) {
+                ContextState& state = know_context(worker, making.client, made->context, making.device, making.primary);
+                if (!making.green) {
+                    worker.memory.driver.made(worker.api, state, std::move(made->limits));
+                }
+                if (making.known) {
+                    making.known(state);
+                }
+                worker.give_back_prepared_context([] {});  // the session's first context is another
+            }
+            worker.answer(command, made->result);
+        });
 }
 
 void end_context(Worker& worker, const Command& command, CUcontext client, std::function<CUresult()> end) {
@@ -223,6 +249,43 @@ Outcome gpContextWait(Worker& worker, Command& command, codec::Slots<calls::gpCo
         const ContextState* const now = worker.objects.context(client);
         worker.answer(command, now == nullptr ? result : now->result_to_notify(result));
     });
+    return Outcome::answered();
+}
+
+// The memory of a greater limit is charged before the driver takes it, that of a smaller one released afterwards.
+Outcome cuCtxSetLimit(Worker& worker, Command& command, codec::Slots<calls::cuCtxSetLimit>& slots) {
+    using Call = calls::cuCtxSetLimit;
+    const auto limit = slots.at<Call::limit>().value;
+    const std::size_t value = slots.at<Call::value>().value;
+    const ContextState* const context = worker.context_of(command);
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (limit == CU_LIMIT_PERSISTING_L2_CACHE_SIZE) {
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;  // it is the whole device's, and so other sessions' too
+    }
+    DeviceMemory& memory = worker.memory;
+    const std::uint64_t needed = memory.driver.needed_bytes(*context, limit, value);
+    const std::uint64_t counted = memory.driver.counted_bytes(*context, limit);
+    if (needed > counted) {
+        if (!memory.charge(worker.api, context->device, needed - counted)) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        memory.driver.count(*context, limit, needed);
+    }
+    const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+    worker.waiting_calls.run(
+        [&api = worker.api, driver = context->driver, limit, value, result] {
+            *result = in_context(api, driver, [&] { return driver::call(api.cuCtxSetLimit, limit, value); });
+        },
+        [&worker, command, limit, needed, counted, client = context->client, result] {
+            const ContextState* const still = worker.objects.context(client);
+            if (still != nullptr && (*result == CUDA_SUCCESS) == (needed < counted)) {
+                worker.memory.driver.count(*still, limit, std::min(needed, counted));
+            }
+            worker.memory_changed();
+            worker.answer(command, *result);
+        });
     return Outcome::answered();
 }
 

@@ -11,6 +11,7 @@ namespace gpupool::worker::handlers {
 namespace {
 
 constexpr std::size_t kMaxExecutables = 64u << 10;
+constexpr std::size_t kLeastStackBytes = 1024;  // every context has room for that
 
 void end_memory(Worker& worker, GraphExec& graph, const StreamState& stream, const BytesByDevice& charged,
                 CUresult result) {
@@ -125,7 +126,12 @@ CUresult check_launch(Worker& worker, const Command& command, const StreamState&
     if (graph.refused != CUDA_SUCCESS) {
         return graph.refused;
     }
-    const CUresult result = worker.scheduler.enter(worker.context_of(command));
+    // A lower limit may have taken the room for its kernels' local memory, or there may never have been enough.
+    CUresult result = worker.scheduler.enter(worker.context_of(command));
+    if (result == CUDA_SUCCESS && graph.memory.stack_bytes > kLeastStackBytes) {
+        result = worker.memory.charge_stack(worker.api, *stream.context, graph.memory.stack_bytes);
+        result = worker.memory.account.fits(stream.context->device, 0) ? result : CUDA_ERROR_OUT_OF_MEMORY;
+    }
     return result != CUDA_SUCCESS ? result
                                   : worker.memory.graphs.begin(worker.api, graph.memory, stream.driver, charged);
 }
@@ -227,6 +233,34 @@ Outcome put(Worker& worker, Command& command, CUgraphExec executable, CUstream i
 
 }  // namespace
 
+namespace {
+
+// Charges the nodes of a new executable.
+bool charge_nodes(Worker& worker, CUcontext context, std::uint64_t nodes) {
+    const ContextState* const state = worker.objects.context(context);
+    for (const auto& [client, executable] : worker.graphs.executables) {
+        nodes += executable->cost();
+    }
+    const std::uint64_t bytes = worker.memory.driver.needed_for_nodes(nodes);
+    if (state == nullptr || (bytes != 0 && !worker.memory.account.charge(state->device, bytes))) {
+        return state == nullptr;
+    }
+    worker.memory.driver.note_nodes(nodes);
+    return true;
+}
+
+// The driver has made room for the local memory of the graph's kernels. If that is beyond the quota, launches say so.
+void learn_stack(Worker& worker, CUcontext context, const std::shared_ptr<GraphExec>& graph) {
+    worker.when_driver_open([&worker, context, graph] {
+        const ContextState* const state = worker.objects.context(context);
+        if (state != nullptr && worker.scheduler.enter(state) == CUDA_SUCCESS) {
+            graph->memory.stack_bytes = worker.memory.driver.learn_stack(worker.api, *state);
+        }
+    });
+}
+
+}  // namespace
+
 Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls::gpGraphInstantiate>& slots) {
     using Call = calls::gpGraphInstantiate;
     CUgraph graph = slots.at<Call::graph>().value;
@@ -260,13 +294,18 @@ Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls:
                 return work->made->instantiate(graph, work->parts, flags, work->error_node, work->outcome);
             });
         },
-        [&worker, command, work, client = codec::from_wire<CUgraphExec>(slots.at<Call::executable>().minted)] {
+        [&worker, command, work, client_context = context->client,
+         client = codec::from_wire<CUgraphExec>(slots.at<Call::executable>().minted)] {
             put_stand_ins(worker, work->parts);
+            learn_stack(worker, client_context, work->made);
             if (work->result == CUDA_SUCCESS && worker.graphs.executables.contains(client)) {
                 // The client gave the handle to another executable meanwhile.
                 work->result = CUDA_ERROR_INVALID_VALUE;
             }
             if (work->result == CUDA_SUCCESS && !worker.memory.graphs.fits_quota(work->made->memory)) {
+                work->result = CUDA_ERROR_OUT_OF_MEMORY;
+            }
+            if (work->result == CUDA_SUCCESS && !charge_nodes(worker, client_context, work->made->cost())) {
                 work->result = CUDA_ERROR_OUT_OF_MEMORY;
             }
             if (work->result == CUDA_SUCCESS) {

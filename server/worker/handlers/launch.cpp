@@ -1,5 +1,6 @@
 // Kernel launches, and queries about them.
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -48,6 +49,13 @@ bool is_independent(const Worker& worker, const Command& command, const ContextS
     return !command.ready && !command.reply_wanted() && stream.client != nullptr && !stream.capturing &&
            !records_events && Scheduler::may_issue_elsewhere(stream) && !worker.tracer.on() &&
            context == stream.context;
+}
+
+// Charges the room that the driver makes if the function needs more local memory than any before it.
+CUresult charge_local_memory(Worker& worker, const ContextState& context, CUfunction function) {
+    int bytes = 0;
+    driver::call(worker.api.cuFuncGetAttribute, &bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
+    return worker.memory.charge_stack(worker.api, context, static_cast<std::size_t>(std::max(bytes, 0)));
 }
 
 // A function's first launch, made on a helper: the driver waits for the GPU if the function needs more local memory
@@ -135,6 +143,10 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
         return CUDA_ERROR_INVALID_HANDLE;
     }
     launch.function = codec::from_wire<CUfunction>(function.driver);
+    if (first && (result = charge_local_memory(worker, *stream->context, launch.function)) != CUDA_SUCCESS) {
+        worker.handles.forget_use(launch.shape.function);
+        return result;
+    }
     const ContextState* const context = worker.context_of(command);
     if (first && worker.gpu_may_wait_for_us()) [[unlikely]] {
         worker.drain_issuers();  // otherwise the waiting call would block the issuers' launches

@@ -203,6 +203,23 @@ Outcome cuMemPoolCreate(Worker& worker, Command& command, codec::Slots<calls::cu
     return result;
 }
 
+Outcome cuMemPoolTrimTo(Worker& worker, Command& command, codec::Slots<calls::cuMemPoolTrimTo>& slots) {
+    using Call = calls::cuMemPoolTrimTo;
+    CUmemoryPool pool = slots.at<Call::pool>().value;
+    if (const CUresult result = driver_handle(worker, pool); result != CUDA_SUCCESS) {
+        return result;
+    }
+    worker.notice_idle_contexts();  // as the program's own synchronization would have done
+    const ContextState* const context = worker.context_of(command);
+    const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+    worker.waiting_calls.run(
+        [&api = worker.api, driver = context == nullptr ? nullptr : context->driver, pool,
+         keep = slots.at<Call::minBytesToKeep>().value,
+         result] { *result = in_context(api, driver, [&] { return driver::call(api.cuMemPoolTrimTo, pool, keep); }); },
+        [&worker, command, result] { worker.answer(command, *result); });
+    return Outcome::answered();
+}
+
 // The client's allocations from a device's default pool lie in slabs (client/core/memory/stream_pool.h): access to
 // slabs follows access to that pool.
 Outcome cuMemPoolSetAccess(Worker& worker, Command& command, codec::Slots<calls::cuMemPoolSetAccess>& slots) {

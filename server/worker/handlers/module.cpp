@@ -4,56 +4,101 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/fatbin/image.h"
 #include "server/worker/dispatch/serve.h"
+#include "server/worker/images/image_memory.h"
 #include "server/worker/images/image_prints.h"
 #include "server/worker/images/jit_options.h"
+#include "server/worker/images/loadable.h"
+#include "server/worker/images/resolved_function.h"
 
 namespace gpupool::worker::handlers {
 namespace {
 
-// An image in the form that the driver takes. If the image consists of several containers, this is a wrapper around the
-// first one that refers to the others, so that the driver links them.
-class Loadable {
-  public:
-    explicit Loadable(ImageBytes image) : image_(std::move(image)) {
-        const auto joined = fatbin::inspect_joined(*image_);
-        if (!joined || joined->prelinked.empty()) {
-            return;  // leave it to the driver to refuse a malformed image
-        }
-        for (const fatbin::Bytes part : joined->prelinked) {
-            parts_.push_back(part.data());
-        }
-        parts_.push_back(nullptr);
-        wrapper_ = {fatbin::kWrapperMagic, fatbin::kWrapperVersionLinked, joined->bytes.data(), parts_.data()};
-    }
-    Loadable(const Loadable&) = delete;
-    Loadable& operator=(const Loadable&) = delete;
-
-    const void* image() const {
-        return parts_.empty() ? static_cast<const void*>(image_->data()) : static_cast<const void*>(&wrapper_);
-    }
-
-  private:
-    ImageBytes image_;
-    std::vector<const void*> parts_;
-    fatbin::Wrapper wrapper_{};
-};
+template <class Handle>
+constexpr bool is_module = std::is_same_v<Handle, CUmodule>;
 
 template <class Handle>
 struct LoadJob {
+    using Call = std::function<CUresult(const driver::Api&, const void*, LoadJob&)>;
+
     ImageUse image;
     JitOptions jit;
-    CUcontext context;
+    CUcontext context, client_context;
+    Command command;
+    std::uint64_t minted;
+    std::size_t log_bytes;
+    Call call;
     CUresult result = CUDA_SUCCESS;
     Handle handle = nullptr;
     bool prints = true;
+    ImageMemory memory = {};
+    bool charged = false;
 };
 
+// On a helper: gets the image and reads it.
+template <class Handle>
+void read_image(LoadJob<Handle>& job) {
+    if (job.image.obtain() == ImageUse::Outcome::ready) {
+        job.prints = image_prints(*job.image.bytes());
+        job.memory = image_memory(*job.image.bytes());
+    } else {
+        job.result = job.image.outcome() == ImageUse::Outcome::wanted ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
+    }
+}
+
+// Charges the variables of a module before the driver allocates them. Those of a library are allocated in each context
+// that uses it, at the first use.
+template <class Handle>
+bool charge_data(Worker& worker, LoadJob<Handle>& job) {
+    const ContextState* const context = worker.objects.context(job.client_context);
+    if (!is_module<Handle> || context == nullptr || job.memory.data_bytes == 0) {
+        return true;
+    }
+    job.charged = worker.memory.charge(worker.api, context->device, job.memory.data_bytes);
+    return job.charged;
+}
+
+template <class Handle>
+void bind_loaded(Worker& worker, LoadJob<Handle>& job) {
+    if (job.prints) {
+        worker.scheduler.expect_output();
+    }
+    worker.handles.bind(codec::from_wire<Handle>(job.minted), job.handle);
+    // A context that has ended meanwhile took its module along.
+    const ContextState* const context = job.charged ? worker.objects.context(job.client_context) : nullptr;
+    worker.memory.code.add(job.minted, std::move(job.memory), context);
+    job.charged = job.charged && context == nullptr;
+}
+
 // The reply carries the log even after a failure, which is what the log is for.
+template <class Handle>
+void answer_load(Worker& worker, LoadJob<Handle>& job, CUdevice device) {
+    worker.images.record_outcome(job.image);
+    const bool wanted = job.image.outcome() == ImageUse::Outcome::wanted;
+    const std::uint64_t data_bytes = job.memory.data_bytes;
+    if (wanted) {
+        // The client will send the image and repeat the call.
+    } else if (job.result == CUDA_SUCCESS) {
+        bind_loaded(worker, job);
+    } else {
+        worker.handles.bind_failed(job.minted);
+    }
+    if (job.charged) {  // for nothing
+        worker.memory.account.release(device, data_bytes);
+    }
+    worker.memory_changed();
+    const std::string log = job.log_bytes == 0 ? std::string() : job.jit.log(job.log_bytes);
+    worker.answer(job.command, job.result, false, 8 + 8 + codec::aligned(log.size()), [&](std::byte* place) {
+        codec::Writer out(place);
+        out.value(wanted ? 1u : 0u);
+        out.value(std::uint64_t{log.size()});
+        out.bytes(log.data(), log.size());
+    });
+}
+
 template <class Call, class Handle>
 Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::uint64_t minted,
-             std::function<CUresult(const driver::Api&, const void*, LoadJob<Handle>&)> call) {
+             typename LoadJob<Handle>::Call call) {
     const std::size_t log_bytes = slots.template at<Call::log_bytes>().value;
     const ImageHash* hash = slots.template at<Call::hash>().value;
     if (hash == nullptr || log_bytes > kMaxLogBytes) {
@@ -64,127 +109,48 @@ Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::u
         LoadJob<Handle>{worker.images.use(*hash),
                         JitOptions(slots.template at<Call::options>().object,
                                    slots.template at<Call::option_values>().object, log_bytes),
-                        context == nullptr ? nullptr : context->driver});
+                        context == nullptr ? nullptr : context->driver, context == nullptr ? nullptr : context->client,
+                        command, minted, log_bytes, std::move(call)});
     if (!job->jit.valid) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const driver::Api& api = worker.api;
-    worker.waiting_calls.run(
-        [&api, job, call = std::move(call)] {
-            if (job->image.obtain() != ImageUse::Outcome::ready) {
-                job->result =
-                    job->image.outcome() == ImageUse::Outcome::wanted ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
-                return;
-            }
-            job->prints = image_prints(*job->image.bytes());
-            const Loadable loadable(job->image.bytes());
-            job->result = in_context(api, job->context, [&] { return call(api, loadable.image(), *job); });
-        },
-        [&worker, job, command, minted, log_bytes] {
-            worker.images.record_outcome(job->image);
-            const bool wanted = job->image.outcome() == ImageUse::Outcome::wanted;
-            if (wanted) {
-                // The client will send the image and repeat the call.
-            } else if (job->result == CUDA_SUCCESS) {
-                if (job->prints) {
-                    worker.scheduler.expect_output();
-                }
-                worker.handles.bind(codec::from_wire<Handle>(minted), job->handle);
-            } else {
-                worker.handles.bind_failed(minted);
-            }
-            const std::string log = log_bytes == 0 ? std::string() : job->jit.log(log_bytes);
-            worker.answer(command, job->result, false, 8 + 8 + codec::aligned(log.size()), [&](std::byte* place) {
-                codec::Writer out(place);
-                out.value(wanted ? 1u : 0u);
-                out.value(std::uint64_t{log.size()});
-                out.bytes(log.data(), log.size());
-            });
-        });
+    const CUdevice device = context == nullptr ? 0 : context->device;
+    worker.waiting_calls.run([job] { read_image(*job); },
+                             [&worker, job, device] {
+                                 if (job->image.outcome() != ImageUse::Outcome::ready) {
+                                     answer_load(worker, *job, device);
+                                     return;
+                                 }
+                                 worker.when_driver_open([&worker, job, device] {
+                                     if (!charge_data(worker, *job)) {
+                                         job->result = CUDA_ERROR_OUT_OF_MEMORY;
+                                         answer_load(worker, *job, device);
+                                         return;
+                                     }
+                                     worker.waiting_calls.run(
+                                         [&api = worker.api, job] {
+                                             const Loadable loadable(job->image.bytes());
+                                             job->result = in_context(api, job->context, [&] {
+                                                 return job->call(api, loadable.image(), *job);
+                                             });
+                                         },
+                                         [&worker, job, device] { answer_load(worker, *job, device); });
+                                 });
+                             });
     return Outcome::answered();
 }
-
-CUresult read_attributes(const driver::Api& api, CUfunction function, bool is_kernel, CUdevice device,
-                         std::vector<int>& values) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-        const auto attribute = static_cast<CUfunction_attribute>(i);
-        const CUresult result = is_kernel ? driver::call(api.cuKernelGetAttribute, &values[i], attribute,
-                                                         reinterpret_cast<CUkernel>(function), device)
-                                          : driver::call(api.cuFuncGetAttribute, &values[i], attribute, function);
-        if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED) {
-            values[i] = kUnknownAttribute;
-        } else if (result != CUDA_SUCCESS) {
-            return result;
-        }
-    }
-    return CUDA_SUCCESS;
-}
-
-// A function that a helper thread finds and loads, and the properties of it that go into the reply.
-struct ResolvedFunction {
-    explicit ResolvedFunction(std::size_t attribute_count)
-        : attributes(std::min<std::size_t>(attribute_count, CU_FUNC_ATTRIBUTE_MAX), kUnknownAttribute) {}
-
-    CUresult result = CUDA_ERROR_NOT_READY;
-    CUfunction handle = nullptr;
-    std::vector<ParameterLayout> layout;
-    bool layout_known = false;
-    std::vector<int> attributes;  // all unknown if the driver refused one: the client asks again and gets the error
-
-    // Requires that `handle` has been found.
-    void load(const driver::Api& api) {
-        driver::call(api.cuFuncLoad, handle);
-        read_layout(api);
-        if (read_attributes(api, handle, false, 0, attributes) != CUDA_SUCCESS) {
-            attributes.assign(attributes.size(), kUnknownAttribute);
-        }
-    }
-    // Finds and loads the function of `kernel` in the current context.
-    void load_of(const driver::Api& api, CUkernel kernel) {
-        result = driver::call(api.cuKernelGetFunction, &handle, kernel);
-        if (result == CUDA_SUCCESS) {
-            load(api);
-        }
-    }
-
-    [[nodiscard]] std::size_t layout_bytes(std::size_t capacity) const {
-        return 8 + std::min(capacity, layout.size()) * sizeof(ParameterLayout) + 8;
-    }
-    void write_layout(codec::Writer& out, std::size_t capacity) const {
-        const std::size_t sent = std::min(capacity, layout.size());
-        out.value(std::uint64_t{sent});
-        out.bytes(layout.data(), sent * sizeof(ParameterLayout));
-        out.value(layout_known ? static_cast<unsigned>(layout.size()) : kUnknownLayout);
-    }
-    [[nodiscard]] std::size_t attributes_bytes() const { return 8 + codec::aligned(attributes.size() * sizeof(int)); }
-    void write_attributes(codec::Writer& out) const {
-        out.value(std::uint64_t{attributes.size()});
-        out.bytes(attributes.data(), attributes.size() * sizeof(int));
-    }
-
-  private:
-    void read_layout(const driver::Api& api) {
-        constexpr std::size_t kMaxParameters = 4096;
-        for (std::size_t index = 0; index < kMaxParameters; ++index) {
-            std::size_t offset = 0, size = 0;
-            const CUresult found = driver::call(api.cuFuncGetParamInfo, handle, index, &offset, &size);
-            if (found != CUDA_SUCCESS) {
-                layout_known = found == CUDA_ERROR_INVALID_VALUE;  // the end of the parameters
-                return;
-            }
-            layout.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(size)});
-        }
-    }
-};
 
 // Looks a function up in the caller's context, or in any context if the thread has none, and answers with its
 // properties. `owner`: the client's handle that the function ends with.
 template <class Call>
 Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots, std::uint64_t owner,
-                std::function<void(const driver::Api&, ResolvedFunction&)> look_up) {
+                const std::string& name, std::function<void(const driver::Api&, ResolvedFunction&)> look_up) {
     const ContextState* state = worker.context_of(command);
     if (state == nullptr && !worker.objects.contexts.empty()) {
         state = worker.objects.contexts.begin()->second.get();
+    }
+    if (const CUresult result = worker.memory.charge_code(worker.api, owner, state, name); result != CUDA_SUCCESS) {
+        return result;
     }
     const CUcontext context = state == nullptr ? nullptr : state->driver;
     const std::size_t capacity = slots.template at<Call::capacity>().value;
@@ -300,7 +266,7 @@ Outcome gpFunctionResolve(Worker& worker, Command& command, codec::Slots<calls::
         return CUDA_ERROR_INVALID_VALUE;
     }
     return resolve(
-        worker, command, slots, codec::to_wire(slots.at<Call::module>().value),
+        worker, command, slots, codec::to_wire(slots.at<Call::module>().value), slots.at<Call::name>().value,
         [module, name = std::string(slots.at<Call::name>().value)](const driver::Api& api, ResolvedFunction& found) {
             found.result = driver::call(api.cuModuleGetFunction, &found.handle, module, name.c_str());
             if (found.result == CUDA_SUCCESS) {
@@ -334,6 +300,14 @@ Outcome gpKernelResolve(Worker& worker, Command& command, codec::Slots<calls::gp
                        std::all_of(worker.objects.contexts.begin(), worker.objects.contexts.end(),
                                    [&](const auto& entry) { return worker.scheduler.is_idle(*entry.second); });
     const bool load = alone || (state != nullptr && wish == KernelLoad::always);
+    const std::uint64_t owner = codec::to_wire(slots.at<Call::library>().value);
+    const std::string kernel_name = slots.at<Call::name>().value;
+    if (load) {
+        if (const CUresult result = worker.memory.charge_code(worker.api, owner, state, kernel_name);
+            result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
     auto look_up = [&api = worker.api, job, library, load, name = std::string(slots.at<Call::name>().value),
                     context = state == nullptr ? nullptr : state->driver] {
         job->result = in_context(api, context, [&] {
@@ -345,8 +319,7 @@ Outcome gpKernelResolve(Worker& worker, Command& command, codec::Slots<calls::gp
         });
     };
     auto answer = [&worker, job, command, capacity, kernel = slots.at<Call::kernel>().minted,
-                   function = slots.at<Call::function>().minted,
-                   owner = codec::to_wire(slots.at<Call::library>().value)] {
+                   function = slots.at<Call::function>().minted, owner, kernel_name] {
         if (job->result != CUDA_SUCCESS) {
             worker.handles.bind_failed(kernel);
             worker.answer(command, job->result);
@@ -354,6 +327,7 @@ Outcome gpKernelResolve(Worker& worker, Command& command, codec::Slots<calls::gp
         }
         worker.handles.bind(codec::from_wire<CUkernel>(kernel), job->kernel);
         worker.handles.add_part(owner, kernel);
+        worker.memory.code.add_kernel(kernel, owner, kernel_name);
         const bool loaded = job->function.result == CUDA_SUCCESS;
         if (loaded) {
             worker.handles.bind(codec::from_wire<CUfunction>(function), job->function.handle);
@@ -384,7 +358,7 @@ Outcome gpKernelFunction(Worker& worker, Command& command, codec::Slots<calls::g
     if (worker.context_of(command) == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    return resolve(worker, command, slots, codec::to_wire(slots.at<Call::kernel>().value),
+    return resolve(worker, command, slots, codec::to_wire(slots.at<Call::kernel>().value), {},
                    [kernel](const driver::Api& api, ResolvedFunction& found) { found.load_of(api, kernel); });
 }
 
@@ -492,6 +466,10 @@ Outcome gpLibraryModule(Worker& worker, Command& command, codec::Slots<calls::gp
         return result;
     }
     const ContextState* const context = worker.context_of(command);
+    const std::uint64_t wire = codec::to_wire(slots.at<Call::library>().value);
+    if (const CUresult result = worker.memory.charge_code(worker.api, wire, context, {}); result != CUDA_SUCCESS) {
+        return result;
+    }
     struct Job {
         CUmodule module = nullptr;
         CUresult result = CUDA_SUCCESS;

@@ -40,11 +40,30 @@ bool make_room(Worker& worker) {
     return false;
 }
 
+// Must memory be charged for one stream more?
+bool takes_memory(const Worker& worker, const ContextState& context) {
+    return worker.memory.driver.needed_for_streams(context, context.streams.size() + 1) != 0;
+}
+
+bool charge_stream(Worker& worker, const ContextState& context) {
+    const std::size_t count = context.streams.size() + 1;
+    const std::uint64_t bytes = worker.memory.driver.needed_for_streams(context, count);
+    if (bytes != 0 && !worker.memory.charge(worker.api, context.device, bytes)) {
+        return false;
+    }
+    worker.memory.driver.note_streams(context, count);
+    return true;
+}
+
 template <class Call>
 Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, unsigned flags, int priority) {
     const auto client = codec::from_wire<CUstream>(slots.template at<Call::phStream>().minted);
     const bool has_room = make_room(worker);  // which may end contexts
-    ContextState* const context = worker.context_of(command);
+    ContextState* context = worker.context_of(command);
+    if (context != nullptr && takes_memory(worker, *context)) {
+        worker.catch_up();  // streams that the program has destroyed may still be there; may end contexts as well
+        context = worker.context_of(command);
+    }
     if (context == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -52,6 +71,9 @@ Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (!has_room) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (!charge_stream(worker, *context)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     worker.scheduler.enter(context);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "server/worker/session/objects.h"
+
 namespace gpupool::worker {
 
 void DeviceMemory::add_reference(CUmemGenericAllocationHandle handle,
@@ -20,6 +22,31 @@ bool DeviceMemory::charge(const driver::Api& api, CUdevice device, std::uint64_t
         graphs.trim_if_any(api, device);
     }
     return account.charge(device, bytes);
+}
+
+CUresult DeviceMemory::charge_code(const driver::Api& api, std::uint64_t handle, const ContextState* context,
+                                   const std::string& kernel) {
+    if (context == nullptr) {
+        return CUDA_SUCCESS;
+    }
+    const CodeMemory::Use use = code.first_use(handle, *context, kernel);
+    if (use.bytes != 0 && !charge(api, context->device, use.bytes)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    code.note(use, *context);
+    return CUDA_SUCCESS;
+}
+
+CUresult DeviceMemory::charge_stack(const driver::Api& api, const ContextState& context, std::size_t stack_bytes) {
+    const std::uint64_t needed = driver.needed_bytes(context, CU_LIMIT_STACK_SIZE, stack_bytes);
+    const std::uint64_t counted = driver.counted_bytes(context, CU_LIMIT_STACK_SIZE);
+    if (needed > counted) {
+        if (!charge(api, context.device, needed - counted)) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        driver.count(context, CU_LIMIT_STACK_SIZE, needed);
+    }
+    return CUDA_SUCCESS;
 }
 
 bool DeviceMemory::recount(const driver::Api& api) {

@@ -7,12 +7,15 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "server/driver/api.h"
 #include "server/worker/graphs/graph_memory.h"
+#include "server/worker/memory/code_memory.h"
+#include "server/worker/memory/driver_memory.h"
 #include "server/worker/memory/memory_account.h"
 #include "server/worker/memory/pool_accounts.h"
 
@@ -69,6 +72,8 @@ struct DeviceMemory {
     std::map<std::uint64_t, Mapping> mappings;          // mappings of `allocations`, by address
     PoolAccounts pools{account};                        // what the driver allocates in stream order
     GraphMemory graphs{account};
+    CodeMemory code{account};
+    DriverMemory driver{account};                     // what the driver takes by itself
     std::unordered_map<std::uint64_t, Array> arrays;  // by the client's handle
 
     // The driver has returned a handle of the allocation, which may be one that it returned before.
@@ -77,6 +82,11 @@ struct DeviceMemory {
     // Charges the account. If there is no room, first recounts the memory of pools, and then has idle graphs release
     // theirs: a driver that runs out of memory does that, too.
     bool charge(const driver::Api& api, CUdevice device, std::uint64_t bytes);
+    // Charges the first use of a kernel in the context (null: none yet), or of the data of a module or library.
+    CUresult charge_code(const driver::Api& api, std::uint64_t handle, const ContextState* context,
+                         const std::string& kernel);
+    // Charges room for a stack of that size in the context, if it has less.
+    CUresult charge_stack(const driver::Api& api, const ContextState& context, std::size_t stack_bytes);
     // Counts again what pools and graphs hold. True if that is less than before.
     bool recount(const driver::Api& api);
     // Releases the allocation from the account if it has neither references nor mappings; otherwise returns false.

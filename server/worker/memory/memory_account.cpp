@@ -11,7 +11,7 @@ namespace gpupool::worker {
 MemoryAccount::MemoryAccount(std::size_t devices, std::uint64_t quota_bytes) {
     const std::uint64_t quota =
         quota_bytes < kLeastSlabBytes ? quota_bytes : quota_bytes / kLeastSlabBytes * kLeastSlabBytes;
-    auto account = supervision::JobAccount::make(std::vector<supervision::AccountDevice>(devices, {"", quota}));
+    auto account = supervision::JobAccount::make(std::vector<supervision::AccountDevice>(devices, {"", quota, 0}));
     if (!account) {
         log::error("the session has no account of its memory, and can allocate none: {}", account.error().message);
         return;
@@ -26,6 +26,10 @@ MemoryAccount::MemoryAccount(supervision::JobAccount account, std::size_t slot, 
 
 std::uint64_t MemoryAccount::quota_bytes(CUdevice device) const {
     return has(device) ? account_->quota_bytes(index_of(device)) : 0;
+}
+
+std::uint64_t MemoryAccount::context_bytes(CUdevice device) const {
+    return has(device) ? account_->context_bytes(index_of(device)) : 0;
 }
 
 std::uint64_t MemoryAccount::used_bytes(CUdevice device) const {

@@ -27,10 +27,11 @@ class MemoryAccount {
     MemoryAccount(supervision::JobAccount account, std::size_t slot, std::vector<std::size_t> devices);
 
     [[nodiscard]] std::size_t device_count() const { return devices_.size(); }
-    [[nodiscard]] std::uint64_t quota_bytes(CUdevice device) const;  // 0: no quota
-    [[nodiscard]] std::uint64_t used_bytes(CUdevice device) const;   // by this session
-    [[nodiscard]] std::uint64_t free_bytes(CUdevice device) const;   // of the quota, whichever session used the rest
-    [[nodiscard]] std::vector<std::uint64_t> used() const;           // by device
+    [[nodiscard]] std::uint64_t quota_bytes(CUdevice device) const;    // 0: no quota
+    [[nodiscard]] std::uint64_t context_bytes(CUdevice device) const;  // of one context, as far as it was measured
+    [[nodiscard]] std::uint64_t used_bytes(CUdevice device) const;     // by this session
+    [[nodiscard]] std::uint64_t free_bytes(CUdevice device) const;     // of the quota, whichever session used the rest
+    [[nodiscard]] std::vector<std::uint64_t> used() const;             // by device
 
     [[nodiscard]] bool fits(CUdevice device, std::uint64_t bytes) const;
     bool charge(CUdevice device, std::uint64_t bytes);

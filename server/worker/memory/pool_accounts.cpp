@@ -85,6 +85,7 @@ CUresult PoolAccounts::allocate(const driver::Api& api, CUmemoryPool handle, std
     // Pools grow by more than what is requested, and keep what they have taken.
     if (const std::uint64_t held = held_bytes(api, handle, pool.device); !charge_up_to(pool, held)) {
         free(address);
+        unnoticed_frees_ = true;
         account_.force(pool.device, held - pool.charged_bytes);
         pool.charged_bytes = held;
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -100,6 +101,7 @@ bool PoolAccounts::freed(CUdeviceptr address) {
         return false;
     }
     const auto pool = pools_.find(allocation->second.pool);
+    unnoticed_frees_ = true;
     pool->second.used_bytes -= allocation->second.bytes;
     allocations_.erase(allocation);
     if (pool->second.ended) {
@@ -137,6 +139,9 @@ void PoolAccounts::drop_if_unused(std::map<CUmemoryPool, Pool>::iterator pool) {
 
 bool PoolAccounts::recount(const driver::Api& api) {
     bool any = false;
+    if (unnoticed_frees_ && notice_) {
+        unnoticed_frees_ = !notice_();
+    }
     for (auto& [handle, pool] : pools_) {
         if (pool.asked) {
             any = lower_to(pool, std::max(pool.used_bytes, held_bytes(api, handle, pool.device))) || any;

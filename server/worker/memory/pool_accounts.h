@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "protocol/calls/cuda_api.h"
 #include "server/driver/api.h"
@@ -25,6 +26,10 @@ class PoolAccounts {
   public:
     // `account` outlives this.
     explicit PoolAccounts(MemoryAccount& account) : account_(account) {}
+
+    // `notice` lets the driver notice that frees are complete, which it does when it is asked to synchronize. False if
+    // some are not complete.
+    void set_notice(std::function<bool()> notice) { notice_ = std::move(notice); }
 
     // The program has created a pool of that device's memory.
     void made(CUmemoryPool pool, CUdevice device);
@@ -66,6 +71,8 @@ class PoolAccounts {
     void drop_if_unused(std::map<CUmemoryPool, Pool>::iterator pool);
 
     MemoryAccount& account_;
+    std::function<bool()> notice_;
+    bool unnoticed_frees_ = false;
     std::map<CUmemoryPool, Pool> pools_;  // by the driver's handles
     std::map<CUdeviceptr, Allocation> allocations_;
 };

@@ -41,7 +41,8 @@
                                                             each(cuGraphAddMemFreeNode) each(cuLibraryLoadData)        \
                                                                 each(cuLibraryGetKernel) each(cuKernelGetFunction)     \
                                                                     each(cuKernelGetParamInfo) each(cuKernelGetName)   \
-                                                                        each(cuLibraryUnload) each(cuDeviceTotalMem)
+                                                                        each(cuLibraryUnload) each(cuDeviceTotalMem)   \
+                                                                            each(cuCtxSetLimit)
 
 namespace gpupool::session_program {
 

@@ -3,6 +3,9 @@
 //   quota_shown    the quota is the device's size wherever a program looks, and all of it can be allocated
 //   quota_devices  each of two devices has a quota of its own, whichever device's stream allocates
 //   quota_hold     allocates HELD bytes, prints "ready", and frees them when its stdin ends
+//   quota_stacks   local memory, stacks and the device's heap count, on two multiprocessors
+//   quota_contexts contexts of 20 MiB, except the first, and many streams and nodes of graphs count
+//   quota_code     variables of modules and libraries count
 //   quota_share    another process holds HELD of the quota; when its stdin ends, waits until all of it is available
 
 #include <unistd.h>
@@ -109,6 +112,154 @@ int use_devices() {
     return 0;
 }
 
+constexpr std::size_t kMiB = 1u << 20;
+
+// A kernel with `bytes` of local memory for each thread.
+CUfunction kernel_with_local(std::size_t bytes) {
+    const std::string code =
+        ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry deep(.param .u64 unused) {\n"
+        ".local .align 4 .b8 array[" +
+        std::to_string(bytes) + "];\n.reg .u32 %r<2>;\nmov.u32 %r1, 7;\nst.volatile.local.u32 [array], %r1;\nret;\n}\n";
+    CUmodule module = nullptr;
+    CUfunction function = nullptr;
+    must(driver.cuModuleLoadData(&module, code.c_str()), "cuModuleLoadData");
+    must(driver.cuModuleGetFunction(&function, module, "deep"), "cuModuleGetFunction");
+    return function;
+}
+
+CUresult run(CUfunction function, CUstream stream = nullptr) {
+    std::uint64_t unused = 0;
+    void* arguments[] = {&unused};
+    return driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr);
+}
+
+// The driver makes room for the local memory of all threads that run at once: 2048 on each multiprocessor.
+int use_stacks() {
+    constexpr std::size_t kThreads = std::size_t{2} * 2048, kOwn = 1024;
+    const std::size_t quota = number("QUOTA");
+    begin();
+    const CUfunction small = kernel_with_local(kOwn), first = kernel_with_local(8 * kOwn),
+                     second = kernel_with_local(16 * kOwn), third = kernel_with_local(32 * kOwn);
+    must(run(small), "a launch");
+    expect(free_bytes() == quota, "local memory that every context has");
+    must(run(second), "a launch");
+    expect(free_bytes() == quota - 15 * kOwn * kThreads, "local memory");
+    must(run(first), "a launch");
+    expect(run(third) == CUDA_ERROR_OUT_OF_MEMORY, "a launch beyond the quota");
+    must(run(second), "a launch after one that failed");
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    expect(driver.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 32 * kOwn) == CUDA_ERROR_OUT_OF_MEMORY, "a stack");
+    must(driver.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, kOwn), "cuCtxSetLimit");
+    expect_available(quota, "after a smaller stack");
+    must(driver.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 40 * kMiB), "cuCtxSetLimit");
+    expect(free_bytes() == quota - 32 * kMiB, "the device's heap");
+    expect(driver.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 80 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY, "a larger heap");
+    must(driver.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * kMiB), "cuCtxSetLimit");
+    expect(driver.cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0) == CUDA_ERROR_UNSUPPORTED_LIMIT,
+           "what all sessions share");
+    // The driver makes room when it instantiates a graph, and a graph that does not fit says so at its launch.
+    CUstream stream = nullptr;
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(driver.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
+    must(run(third, stream), "a launch in a capture");
+    must(driver.cuStreamEndCapture(stream, &graph), "cuStreamEndCapture");
+    must(driver.cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiateWithFlags");
+    expect(driver.cuGraphLaunch(executable, stream) == CUDA_ERROR_OUT_OF_MEMORY ||
+               driver.cuStreamSynchronize(stream) == CUDA_ERROR_OUT_OF_MEMORY,
+           "a graph beyond the quota");
+    must(driver.cuGraphExecDestroy(executable), "cuGraphExecDestroy");
+    must(driver.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, kOwn), "cuCtxSetLimit");
+    expect_available(quota, "after a graph");
+    return 0;
+}
+
+void use_many_streams(std::size_t quota) {
+    constexpr std::size_t kStreams = 64;  // more than count as nothing
+    std::array<CUstream, kStreams> streams{};
+    for (CUstream& stream : streams) {
+        must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    }
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    expect(free_bytes() < quota, "streams");
+    for (const CUstream stream : streams) {
+        must(driver.cuStreamDestroy(stream), "cuStreamDestroy");
+    }
+    for (int i = 0; i < 200; ++i) {
+        CUstream stream = nullptr;
+        must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+        must(driver.cuStreamDestroy(stream), "cuStreamDestroy");
+    }
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    expect(free_bytes() > quota - 32 * kMiB, "streams one after the other");
+}
+
+void use_many_nodes() {
+    const std::size_t before = free_bytes();
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    must(driver.cuGraphCreate(&graph, 0), "cuGraphCreate");
+    for (int i = 0; i < 6000; ++i) {
+        CUgraphNode node = nullptr;
+        must(driver.cuGraphAddEmptyNode(&node, graph, nullptr, 0), "cuGraphAddEmptyNode");
+    }
+    must(driver.cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiateWithFlags");
+    expect(free_bytes() < before, "nodes");
+}
+
+int use_contexts() {
+    constexpr std::size_t kContext = 20 * kMiB;
+    const std::size_t quota = number("QUOTA");
+    const CUcontext first = begin();
+    expect(free_bytes() == quota, "the first context");
+    std::array<CUcontext, 4> more{};
+    for (std::size_t i = 0; i < 3; ++i) {
+        must(driver.cuCtxCreate(&more[i], nullptr, 0, 0), "cuCtxCreate");
+        expect(free_bytes() == quota - (i + 1) * kContext, "another context");
+    }
+    expect(driver.cuCtxCreate(&more[3], nullptr, 0, 0) == CUDA_ERROR_OUT_OF_MEMORY, "too many contexts");
+    for (std::size_t i = 0; i < 3; ++i) {
+        must(driver.cuCtxDestroy(more[i]), "cuCtxDestroy");
+    }
+    use(first);
+    expect_available(quota, "after contexts");
+    use_many_streams(quota);
+    use_many_nodes();
+    return 0;
+}
+
+int use_code() {
+    const std::size_t quota = number("QUOTA");
+    const std::string code =
+        ".version 7.0\n.target sm_70\n.address_size 64\n.extern .global .b8 not_here[16777216];\n"
+        "/* .global .b8 neither[16777216]; */ .visible .global .align 4 .b8 words[41943040];\n"
+        ".visible .entry nothing() { ret; }\n";  // 40 MiB
+    const std::string alone = code.substr(0, code.find(".extern")) + code.substr(code.find("/*"));
+    begin();
+    CUmodule first = nullptr, second = nullptr;
+    must(driver.cuModuleLoadData(&first, alone.c_str()), "cuModuleLoadData");
+    expect(free_bytes() == quota - 40 * kMiB, "a module's variables");
+    expect(driver.cuModuleLoadData(&second, alone.c_str()) == CUDA_ERROR_OUT_OF_MEMORY, "a second module");
+    must(driver.cuModuleUnload(first), "cuModuleUnload");
+    expect_available(quota, "after a module");
+    CUlibrary library = nullptr;
+    CUkernel kernel = nullptr;
+    CUfunction function = nullptr;
+    for (int i = 0; i < 2; ++i) {
+        must(driver.cuLibraryLoadData(&library, alone.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+             "cuLibraryLoadData");
+        must(driver.cuLibraryGetKernel(&kernel, library, "nothing"), "cuLibraryGetKernel");
+        must(driver.cuKernelGetFunction(&function, kernel), "cuKernelGetFunction");
+        must(driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), "cuLaunchKernel");
+        expect(free_bytes() == quota - 40 * kMiB, "a library's variables");
+        expect(driver.cuModuleLoadData(&second, alone.c_str()) == CUDA_ERROR_OUT_OF_MEMORY, "beside a library");
+        must(driver.cuLibraryUnload(library), "cuLibraryUnload");
+        expect_available(quota, "after a library");
+    }
+    return 0;
+}
+
 void await_end_of_input() {
     char byte = 0;
     while (::read(STDIN_FILENO, &byte, 1) > 0) {
@@ -148,6 +299,15 @@ int run_quotas(const std::string& mode) {
     }
     if (mode == "quota_devices") {
         return use_devices();
+    }
+    if (mode == "quota_stacks") {
+        return use_stacks();
+    }
+    if (mode == "quota_contexts") {
+        return use_contexts();
+    }
+    if (mode == "quota_code") {
+        return use_code();
     }
     if (mode == "quota_hold") {
         return hold();

@@ -71,6 +71,25 @@ TEST_F(Quotas, QuotaOfMoreThanTheDevice) {
     EXPECT_TRUE(run("quota_shown", 216 * kMiB)->succeeds());
 }
 
+// What the driver takes by itself counts, is refused by the call that asks for it, and comes back.
+TEST_F(Quotas, GrowthUncounted) {
+    start("[limits]\nsession_memory = \"64MiB\"\n", {"GPUPOOL_SOFTGPU_PROCESSORS=2"});
+    EXPECT_TRUE(run("quota_stacks", 64 * kMiB)->succeeds());
+    EXPECT_TRUE(run("quota_code", 64 * kMiB)->succeeds());
+    start("[limits]\nsession_memory = \"64MiB\"\n", {"GPUPOOL_SOFTGPU_CONTEXT=20M"});
+    EXPECT_TRUE(run("quota_contexts", 64 * kMiB)->succeeds());
+}
+
+// Every path counts, in random order and sizes, again and again.
+TEST_F(Quotas, StreamOrderedAndVmmAllocationsUncounted) {
+    start("[limits]\nsession_memory = \"256MiB\"\n");
+    for (const char* transport : {"tcp", "shm"}) {
+        Program program(*daemon_, {std::string(GPU_PROGRAMS) + "/quota_rounds", "quota", "rounds=4"},
+                        {std::string("GPUPOOL_TRANSPORT=") + transport});
+        EXPECT_TRUE(program.succeeds()) << transport;
+    }
+}
+
 TEST_F(Quotas, ProcessesOfAJobShareOne) {
     start("[limits]\nsession_memory = \"64MiB\"\n");
     for (const int end : {0, SIGKILL}) {
@@ -102,6 +121,30 @@ TEST_F(Quotas, AllocationLeaksInTheAccount) {
     EXPECT_TRUE(second->succeeds()) << "a killed worker's memory is still charged";
     first->end_input();
     EXPECT_NE(first->wait(), 0);
+}
+
+// What NVML shows of a worker beyond its account and a context is logged once, and shown as long as it lasts.
+TEST_F(Quotas, DifferenceToNvmlIsShown) {
+    const TemporaryFolder folder;
+    const std::string file = folder.write("nvml", "");
+    start("[limits]\nsession_memory = \"64MiB\"\n",
+          {std::string("LD_LIBRARY_PATH=") + FAKE_NVML_FOLDER, "FAKE_NVML=" + file, "GPUPOOL_SOFTGPU_CONTEXT=40M"});
+    const auto program = run("quota_hold", 0, {}, 24 * kMiB);
+    ASSERT_TRUE(program->says("ready"));
+    const auto worker = session_of(*daemon_, program->process()).worker_process_id;
+    const auto difference = [&] { return session_of(*daemon_, program->process()).memory_difference_bytes; };
+    const auto show = [&](std::uint64_t bytes) {
+        (void)folder.write("nvml", std::to_string(worker) + " " + std::to_string(bytes) + "\n");
+    };
+    show((24 + 40 + 100) * kMiB);
+    EXPECT_TRUE(eventually([&] { return difference() == static_cast<std::int64_t>(100 * kMiB); }));
+    EXPECT_NE(daemon_->log().find("NVML shows 100 MiB more"), std::string::npos) << daemon_->log();
+    show((24 + 40 + 30) * kMiB);
+    EXPECT_TRUE(eventually([&] { return difference() == 0; })) << "within the tolerance";
+    show(20 * kMiB);
+    EXPECT_TRUE(eventually([&] { return difference() == -static_cast<std::int64_t>(44 * kMiB); }));
+    program->end_input();
+    EXPECT_TRUE(program->succeeds());
 }
 
 // The next daemon has the account that its workers share, and returns what they had.

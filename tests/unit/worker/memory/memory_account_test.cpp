@@ -18,7 +18,7 @@ constexpr std::uint64_t kMiB = 1u << 20;
 JobAccount job(std::vector<std::uint64_t> quotas) {
     std::vector<supervision::AccountDevice> devices;
     for (const std::uint64_t quota : quotas) {
-        devices.push_back({"GPU-" + std::to_string(devices.size()), quota});
+        devices.push_back({"GPU-" + std::to_string(devices.size()), quota, 0});
     }
     return std::move(*JobAccount::make(devices));
 }

@@ -1,0 +1,219 @@
+#include "server/worker/images/image_memory.h"
+
+#include <elf.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "common/fatbin/unpack.h"
+#include "common/round_up.h"
+
+namespace gpupool::worker {
+namespace {
+
+constexpr std::uint64_t kPageBytes = 2u << 20;
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 46;
+constexpr std::size_t kMaxKernels = 256u << 10;
+
+// Larger pieces have pages of their own (measured).
+std::uint64_t in_pages(std::uint64_t bytes) {
+    bytes = std::min(bytes, kMostBytes);
+    return bytes > kPageBytes / 2 ? round_up(bytes, kPageBytes) : bytes;
+}
+
+// The functions of the device's runtime, by the names that code refers to.
+void note_name(std::string_view name, ImageMemory& out) {
+    out.prints = out.prints || name == "vprintf" || name == "__assertfail";
+    out.allocates = out.allocates || name == "malloc";
+}
+
+bool mentions(fatbin::Bytes code, std::string_view name) {
+    const std::string wanted = '\0' + std::string(name) + '\0';
+    return std::string_view(reinterpret_cast<const char*>(code.data()), code.size()).find(wanted) !=
+           std::string_view::npos;
+}
+
+template <class Value>
+bool read_at(fatbin::Bytes bytes, std::uint64_t offset, Value& value) {
+    if (offset > bytes.size() || bytes.size() - offset < sizeof value) {
+        return false;
+    }
+    std::memcpy(&value, bytes.data() + offset, sizeof value);
+    return true;
+}
+
+void add_section(std::string_view name, std::uint64_t bytes, ImageMemory& out) {
+    constexpr std::string_view kText = ".text.";
+    if (name.starts_with(kText)) {
+        if (out.code_bytes.size() < kMaxKernels) {
+            out.code_bytes[std::string(name.substr(kText.size()))] =
+                static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, std::numeric_limits<std::uint32_t>::max()));
+        }
+    } else if (name.starts_with(".nv.global") ||
+               (name.starts_with(".nv.constant") && !name.starts_with(".nv.constant0."))) {  // 0: arguments
+        out.data_bytes = std::min(out.data_bytes + in_pages(bytes), kMostBytes);
+    }
+}
+
+void add_cubin(fatbin::Bytes cubin, ImageMemory& out) {
+    for (const std::string_view name : {"vprintf", "__assertfail", "malloc"}) {
+        if (mentions(cubin, name)) {
+            note_name(name, out);
+        }
+    }
+    Elf64_Ehdr header{};
+    Elf64_Shdr names{};
+    if (!read_at(cubin, 0, header) || header.e_shoff > cubin.size() ||
+        !read_at(cubin, header.e_shoff + std::uint64_t{header.e_shstrndx} * sizeof(Elf64_Shdr), names)) {
+        return;
+    }
+    for (std::uint64_t i = 0; i < header.e_shnum; ++i) {
+        Elf64_Shdr section{};
+        if (!read_at(cubin, header.e_shoff + i * sizeof(Elf64_Shdr), section)) {
+            return;
+        }
+        const std::uint64_t at = names.sh_offset + section.sh_name;
+        if (names.sh_offset > cubin.size() || at >= cubin.size()) {
+            continue;
+        }
+        const auto* const text = reinterpret_cast<const char*>(cubin.data() + at);
+        add_section({text, ::strnlen(text, cubin.size() - at)}, section.sh_size, out);
+    }
+}
+
+// Reads PTX: words and single other characters, without comments.
+class PtxWords {
+  public:
+    explicit PtxWords(std::string_view text) : text_(text) {}
+
+    std::string_view next() {
+        skip();
+        const std::size_t begin = at_;
+        while (at_ < text_.size() && is_word(text_[at_])) {
+            ++at_;
+        }
+        at_ += at_ == begin && at_ < text_.size() ? 1 : 0;
+        return text_.substr(begin, at_ - begin);
+    }
+
+  private:
+    static bool is_word(char c) {
+        return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == '$' || c == '%';
+    }
+    void skip() {
+        while (at_ < text_.size()) {
+            if (std::isspace(static_cast<unsigned char>(text_[at_])) != 0) {
+                ++at_;
+            } else if (text_.substr(at_, 2) == "//") {
+                at_ = std::min(text_.find('\n', at_), text_.size());
+            } else if (text_.substr(at_, 2) == "/*") {
+                const std::size_t end = text_.find("*/", at_ + 2);
+                at_ = end == std::string_view::npos ? text_.size() : end + 2;
+            } else {
+                return;
+            }
+        }
+    }
+
+    std::string_view text_;
+    std::size_t at_ = 0;
+};
+
+// 4 for ".b32", 1 for ".pred"; 0 for a word that is no type.
+std::uint64_t type_bytes(std::string_view word) {
+    const std::size_t digits = word.find_first_of("0123456789");
+    if (word.size() < 3 || word[0] != '.' || digits != 2 || std::string_view("bsuf").find(word[1]) == word.npos) {
+        return 0;
+    }
+    std::uint64_t bits = 0;
+    std::from_chars(word.data() + digits, word.data() + word.size(), bits);
+    return bits / 8;
+}
+
+// The variable that follows ".global" or ".const", up to its name, dimensions or value.
+std::uint64_t variable_bytes(PtxWords& words) {
+    std::uint64_t bytes = 0, elements = 1, number = 0;
+    for (std::string_view word = words.next(); !word.empty() && word != ";" && word != "=" && word != ",";
+         word = words.next()) {
+        if (word == ".align") {
+            words.next();
+        } else if (word == ".v2" || word == ".v4") {
+            elements *= word == ".v2" ? 2 : 4;
+        } else if (const std::uint64_t size = type_bytes(word); size != 0 && bytes == 0) {
+            bytes = size;
+        } else if (word == "[") {
+            const std::string_view size = words.next();
+            std::from_chars(size.data(), size.data() + size.size(), number);
+            elements = number != 0 && elements > kMostBytes / number ? kMostBytes : elements * number;
+        }
+    }
+    return bytes != 0 && elements > kMostBytes / bytes ? kMostBytes : elements * bytes;
+}
+
+void add_ptx(std::string_view text, ImageMemory& out) {
+    PtxWords words(text);
+    bool elsewhere = false;
+    for (std::string_view word = words.next(); !word.empty(); word = words.next()) {
+        note_name(word, out);
+        if (word == ".extern") {
+            elsewhere = true;
+        } else if (word == ";") {
+            elsewhere = false;
+        } else if ((word == ".global" || word == ".const") && !elsewhere) {
+            out.data_bytes = std::min(out.data_bytes + in_pages(variable_bytes(words)), kMostBytes);
+        }
+    }
+}
+
+void add_container(const fatbin::Image& image, ImageMemory& out) {
+    const auto entries = fatbin::image_entries(image);
+    if (!entries) {
+        return;
+    }
+    // Of several entries the driver uses one; usually there is only one. The largest counts.
+    ImageMemory largest;
+    for (const fatbin::Entry& entry : *entries) {
+        const auto code = fatbin::unpack(entry);
+        ImageMemory own;
+        if (code && entry.kind == fatbin::Kind::cubin) {
+            add_cubin(code->bytes(), own);
+        } else if (code && entry.kind == fatbin::Kind::ptx) {
+            add_ptx(code->text(), own);
+        }
+        largest.prints = largest.prints || own.prints;
+        largest.allocates = largest.allocates || own.allocates;
+        largest.data_bytes = std::max(own.data_bytes, largest.data_bytes);
+        if (own.code_bytes.size() > largest.code_bytes.size()) {
+            largest.code_bytes = std::move(own.code_bytes);
+        }
+    }
+    out.prints = out.prints || largest.prints;
+    out.allocates = out.allocates || largest.allocates;
+    out.data_bytes += largest.data_bytes;
+    out.code_bytes.merge(largest.code_bytes);
+}
+
+}  // namespace
+
+ImageMemory image_memory(fatbin::Bytes image) {
+    ImageMemory memory;
+    const auto joined = fatbin::inspect_joined(image);
+    if (!joined) {
+        return memory;
+    }
+    add_container(*joined, memory);
+    for (const fatbin::Bytes part : joined->prelinked) {
+        if (const auto linked = fatbin::inspect(part)) {
+            add_container(*linked, memory);
+        }
+    }
+    return memory;
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,31 @@
+// How much device memory the code of an image takes when the driver has loaded it: computed from its sections (cubin)
+// or its variables (PTX), before it is loaded.
+//
+// The driver loads variables and constants when it loads a module, and the code of a kernel when the kernel is first
+// used. It takes memory in pages of 2 MiB; small variables and code share them. The code that it compiles from PTX is
+// not counted.
+//
+// Code that prints or fails assertions, and code that allocates on the device, needs memory of the driver besides its
+// own (server/worker/memory/code_memory.h).
+//
+// Ownership: values. Threads: any. Errors: none; an image that cannot be read takes nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+#include "common/fatbin/image.h"
+
+namespace gpupool::worker {
+
+struct ImageMemory {
+    std::uint64_t data_bytes = 0;                               // variables and constants
+    std::unordered_map<std::string, std::uint32_t> code_bytes;  // by kernel
+    bool prints = false;                                        // printf, assert
+    bool allocates = false;                                     // malloc, new
+};
+
+ImageMemory image_memory(fatbin::Bytes image);
+
+}  // namespace gpupool::worker
