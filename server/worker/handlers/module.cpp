@@ -6,7 +6,6 @@
 
 #include "server/worker/dispatch/serve.h"
 #include "server/worker/images/image_memory.h"
-#include "server/worker/images/image_prints.h"
 #include "server/worker/images/jit_options.h"
 #include "server/worker/images/loadable.h"
 #include "server/worker/images/resolved_function.h"
@@ -30,7 +29,6 @@ struct LoadJob {
     Call call;
     CUresult result = CUDA_SUCCESS;
     Handle handle = nullptr;
-    bool prints = true;
     ImageMemory memory = {};
     bool charged = false;
 };
@@ -39,7 +37,6 @@ struct LoadJob {
 template <class Handle>
 void read_image(LoadJob<Handle>& job) {
     if (job.image.obtain() == ImageUse::Outcome::ready) {
-        job.prints = image_prints(*job.image.bytes());
         job.memory = image_memory(*job.image.bytes());
     } else {
         job.result = job.image.outcome() == ImageUse::Outcome::wanted ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
@@ -60,7 +57,7 @@ bool charge_data(Worker& worker, LoadJob<Handle>& job) {
 
 template <class Handle>
 void bind_loaded(Worker& worker, LoadJob<Handle>& job) {
-    if (job.prints) {
+    if (job.memory.may_print) {
         worker.scheduler.expect_output();
     }
     worker.handles.bind(codec::from_wire<Handle>(job.minted), job.handle);

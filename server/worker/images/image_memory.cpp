@@ -33,10 +33,17 @@ void note_name(std::string_view name, ImageMemory& out) {
     out.allocates = out.allocates || name == "malloc";
 }
 
-bool mentions(fatbin::Bytes code, std::string_view name) {
-    const std::string wanted = '\0' + std::string(name) + '\0';
-    return std::string_view(reinterpret_cast<const char*>(code.data()), code.size()).find(wanted) !=
-           std::string_view::npos;
+// `names`: NUL-terminated ones, one after the other.
+void note_names(std::string_view names, ImageMemory& out) {
+    while (!names.empty()) {
+        const std::size_t end = std::min(names.find('\0'), names.size());
+        note_name(names.substr(0, end), out);
+        names.remove_prefix(std::min(end + 1, names.size()));
+    }
+}
+
+std::string_view text_of(fatbin::Bytes bytes) {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 template <class Value>
@@ -62,11 +69,6 @@ void add_section(std::string_view name, std::uint64_t bytes, ImageMemory& out) {
 }
 
 void add_cubin(fatbin::Bytes cubin, ImageMemory& out) {
-    for (const std::string_view name : {"vprintf", "__assertfail", "malloc"}) {
-        if (mentions(cubin, name)) {
-            note_name(name, out);
-        }
-    }
     Elf64_Ehdr header{};
     Elf64_Shdr names{};
     if (!read_at(cubin, 0, header) || header.e_shoff > cubin.size() ||
@@ -77,6 +79,9 @@ void add_cubin(fatbin::Bytes cubin, ImageMemory& out) {
         Elf64_Shdr section{};
         if (!read_at(cubin, header.e_shoff + i * sizeof(Elf64_Shdr), section)) {
             return;
+        }
+        if (section.sh_type == SHT_STRTAB && section.sh_offset <= cubin.size()) {
+            note_names(text_of(cubin).substr(section.sh_offset, section.sh_size), out);
         }
         const std::uint64_t at = names.sh_offset + section.sh_name;
         if (names.sh_offset > cubin.size() || at >= cubin.size()) {
@@ -171,32 +176,35 @@ void add_ptx(std::string_view text, ImageMemory& out) {
     }
 }
 
+void add_entry(const fatbin::Entry& entry, ImageMemory& out) {
+    const auto code = fatbin::unpack(entry);
+    out.may_print =
+        !code || entry.kind == fatbin::Kind::lto_ir || text_of(code->bytes()).find("vprintf") != std::string_view::npos;
+    if (code && entry.kind == fatbin::Kind::cubin) {
+        add_cubin(code->bytes(), out);
+    } else if (code && entry.kind == fatbin::Kind::ptx) {
+        add_ptx(code->text(), out);
+    }
+}
+
 void add_container(const fatbin::Image& image, ImageMemory& out) {
     const auto entries = fatbin::image_entries(image);
     if (!entries) {
+        out.may_print = true;
         return;
     }
     // Of several entries the driver uses one; usually there is only one. The largest counts.
-    ImageMemory largest;
+    std::uint64_t data_bytes = 0;
     for (const fatbin::Entry& entry : *entries) {
-        const auto code = fatbin::unpack(entry);
         ImageMemory own;
-        if (code && entry.kind == fatbin::Kind::cubin) {
-            add_cubin(code->bytes(), own);
-        } else if (code && entry.kind == fatbin::Kind::ptx) {
-            add_ptx(code->text(), own);
-        }
-        largest.prints = largest.prints || own.prints;
-        largest.allocates = largest.allocates || own.allocates;
-        largest.data_bytes = std::max(own.data_bytes, largest.data_bytes);
-        if (own.code_bytes.size() > largest.code_bytes.size()) {
-            largest.code_bytes = std::move(own.code_bytes);
-        }
+        add_entry(entry, own);
+        out.prints = out.prints || own.prints;
+        out.allocates = out.allocates || own.allocates;
+        out.may_print = out.may_print || own.may_print;
+        data_bytes = std::max(data_bytes, own.data_bytes);
+        out.code_bytes.merge(own.code_bytes);
     }
-    out.prints = out.prints || largest.prints;
-    out.allocates = out.allocates || largest.allocates;
-    out.data_bytes += largest.data_bytes;
-    out.code_bytes.merge(largest.code_bytes);
+    out.data_bytes += data_bytes;
 }
 
 }  // namespace
@@ -205,12 +213,15 @@ ImageMemory image_memory(fatbin::Bytes image) {
     ImageMemory memory;
     const auto joined = fatbin::inspect_joined(image);
     if (!joined) {
+        memory.may_print = true;
         return memory;
     }
     add_container(*joined, memory);
     for (const fatbin::Bytes part : joined->prelinked) {
         if (const auto linked = fatbin::inspect(part)) {
             add_container(*linked, memory);
+        } else {
+            memory.may_print = true;
         }
     }
     return memory;

@@ -96,6 +96,8 @@ TEST(ImageMemory, CountsTheSectionsOfACubin) {
     EXPECT_EQ(memory.data_bytes, 4 * kMiB + 120);
     EXPECT_EQ(memory.code_bytes.at("kernel"), 1280u);
     EXPECT_EQ(memory.code_bytes.size(), 2u);
+    EXPECT_FALSE(memory.allocates);
+    EXPECT_TRUE(image_memory(cubin({{"malloc", 0}})).allocates) << "a name";
 }
 
 TEST(ImageMemory, ReadsNothingOutsideOfTheImage) {

@@ -1,20 +1,21 @@
 // Which images' kernels may print. A container's entries count, compressed or not; an unreadable image counts as
 // printing.
 
-#include "server/worker/images/image_prints.h"
-
 #include <gtest/gtest.h>
 
 #include <string_view>
 #include <vector>
 
+#include "server/worker/images/image_memory.h"
 #include "tests/unit/common/fixtures.h"
 
 namespace gpupool::test {
 namespace {
 
 using fatbin::Kind;
-using worker::image_prints;
+bool image_prints(fatbin::Bytes image) {
+    return worker::image_memory(image).may_print;
+}
 
 constexpr std::string_view kSilent = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k() { ret; }\n";
 constexpr std::string_view kPrinting =
