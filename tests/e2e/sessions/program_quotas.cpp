@@ -158,13 +158,18 @@ int use_stacks() {
     expect(driver.cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0) == CUDA_ERROR_UNSUPPORTED_LIMIT,
            "what all sessions share");
     // The driver makes room when it instantiates a graph, and a graph that does not fit says so at its launch.
-    CUstream stream = nullptr;
+    CUstream stream = nullptr, other = nullptr;
     CUgraph graph = nullptr;
     CUgraphExec executable = nullptr;
     must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(driver.cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     must(driver.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
     must(run(third, stream), "a launch in a capture");
+    // The client does not ask for room now. The server checks it as well.
+    must(run(third, other), "a launch beside a capture");
     must(driver.cuStreamEndCapture(stream, &graph), "cuStreamEndCapture");
+    expect(driver.cuStreamSynchronize(other) == CUDA_ERROR_OUT_OF_MEMORY, "a launch that the client does not check");
+    expect(free_bytes() == quota, "after a launch that failed");
     must(driver.cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiateWithFlags");
     expect(driver.cuGraphLaunch(executable, stream) == CUDA_ERROR_OUT_OF_MEMORY ||
                driver.cuStreamSynchronize(stream) == CUDA_ERROR_OUT_OF_MEMORY,
