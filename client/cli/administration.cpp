@@ -64,11 +64,23 @@ ServerStatus read_status(const schema::ServerStatus::Reader& in) {
                                   device.getMemoryUsed(), device.getMemoryTotal()});
     }
     for (const auto session : in.getSessions()) {
-        status.sessions.push_back({session.getId().cStr(), session.getDevice(), session.getMemoryUsed(),
-                                   session.getMemoryQuota(), session.getPeer().cStr(), session.getProcessName().cStr(),
-                                   session.getProcessId(), session.getUserName().cStr(), session.getUserId(),
-                                   session.getAgeSeconds(), session.getWorkerProcessId(), session.getState().cStr(),
-                                   session.getMemoryDifference()});
+        status.sessions.push_back({session.getId().cStr(),
+                                   session.getDevice(),
+                                   session.getMemoryUsed(),
+                                   session.getMemoryQuota(),
+                                   session.getPeer().cStr(),
+                                   session.getProcessName().cStr(),
+                                   session.getProcessId(),
+                                   session.getUserName().cStr(),
+                                   session.getUserId(),
+                                   session.getAgeSeconds(),
+                                   session.getWorkerProcessId(),
+                                   session.getState().cStr(),
+                                   session.getMemoryDifference(),
+                                   {}});
+        for (const auto wait : session.getWaits()) {
+            status.sessions.back().waits.emplace_back(wait.getReason().cStr(), wait.getEntries());
+        }
     }
     return status;
 }

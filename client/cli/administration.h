@@ -36,6 +36,7 @@ struct SessionStatus {
     std::uint32_t worker_process_id = 0;
     std::string state;
     std::int64_t memory_difference_bytes = 0;  // that NVML shows beyond the account; 0: none, or not known
+    std::vector<std::pair<std::string, std::uint32_t>> waits;  // reasons, and how many entries wait for each
 };
 
 struct ServerStatus {

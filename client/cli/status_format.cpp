@@ -56,6 +56,15 @@ std::string line(const std::string& text) {
     return text.substr(0, text.find_last_not_of(' ') + 1) + "\n";
 }
 
+// "credit 2, data 1"
+std::string waits_of(const SessionStatus& session) {
+    std::string out;
+    for (const auto& [reason, entries] : session.waits) {
+        out += fmt::format("{}{} {}", out.empty() ? "" : ", ", reason, entries);
+    }
+    return out;
+}
+
 }  // namespace
 
 std::string status_table(const ServerStatus& status) {
@@ -92,6 +101,9 @@ std::string status_table(const ServerStatus& status) {
             out += line(fmt::format("  NVML shows {} {} than is accounted for",
                                     format_bytes(static_cast<std::uint64_t>(std::abs(difference))),
                                     difference > 0 ? "more" : "less"));
+        }
+        if (!session.waits.empty()) {
+            out += line(cut("  queued work waits: " + waits_of(session), 100));
         }
     }
     if (status.sessions.empty()) {
@@ -132,6 +144,10 @@ std::string status_json(const ServerStatus& status) {
                                     {"age_seconds", session.age_seconds},
                                     {"worker_process_id", session.worker_process_id},
                                     {"state", session.state}});
+        auto& waits = json["sessions"].back()["waits"] = nlohmann::ordered_json::object();
+        for (const auto& [reason, entries] : session.waits) {
+            waits[reason] = entries;
+        }
         if (!session.user_name.empty()) {
             json["sessions"].back()["user_name"] = session.user_name;
         }

@@ -15,7 +15,7 @@ using Opcode = std::uint16_t;
 // Opcodes below kFirstInternalOpcode belong to driver symbols, the others to gpupool's own calls (internal.h).
 inline constexpr Opcode kFirstInternalOpcode = 0xF000;
 
-#define GP_CALL(op, symbol, base, since, params, deliver, ...)                            \
+#define GP_CALL(op, symbol, base, since, params, deliver, kind, ...)                      \
     struct symbol {                                                                       \
         using Function = decltype(&::symbol);                                             \
         enum Parameter : int { GP_STRIP params };                                         \
@@ -24,6 +24,7 @@ inline constexpr Opcode kFirstInternalOpcode = 0xF000;
         static constexpr std::string_view kBaseName = #base;                              \
         static constexpr int kSince = since;                                              \
         static constexpr Delivery kDelivery = Delivery::deliver;                          \
+        static constexpr Kind kKind = Kind::kind;                                         \
         static constexpr auto kRules = rule_set(__VA_ARGS__);                             \
         static constexpr int kArity = arity_of<Function>;                                 \
         static_assert(kArity == GP_COUNT params, #symbol ": wrong number of parameters"); \
@@ -44,6 +45,9 @@ inline constexpr bool is_served = has_rule(Call::kRules, Rule::served);
 template <class Call>
 inline constexpr bool is_remote = Call::kDelivery != Delivery::local && Call::kDelivery != Delivery::refused &&
                                   !has_rule(Call::kRules, Rule::composed);
+// True if the call's work is ordered in a stream.
+template <class Call>
+inline constexpr bool in_stream_order = Call::kKind == Kind::work || Call::kKind == Kind::order;
 template <class Call>
 inline constexpr std::uint16_t behaviour_of = [] {
     for (const RuleEntry& entry : Call::kRules) {

@@ -24,6 +24,17 @@ enum class Delivery : std::uint8_t {
 
 std::string_view to_string(Delivery delivery) noexcept;
 
+// What a call gives the GPU, which decides how it passes the worker's gate (server/worker/gate/gate.h).
+enum class Kind : std::uint8_t {
+    none,   // no work
+    work,   // kernels, copies, memsets, graphs, memory in stream order: in the order of its stream parameter (or,
+            // without one, of the default stream)
+    order,  // events, memory operations, host functions: in a stream's order too, but the GPU does nothing for long
+    side,   // may wait for the GPU or take long, and belongs to no stream: loads, frees, limits. A helper makes it
+};
+
+std::string_view to_string(Kind kind) noexcept;
+
 enum class Rule : std::uint8_t {
     none,
     in,         // one struct, read by the driver; may be null
@@ -41,12 +52,11 @@ enum class Rule : std::uint8_t {
     handled,       // the client has a function of the same name in client/calls/, which may send the call
     composed,      // as handled, but the client implements it with gpupool's own calls: never sent under its own opcode
     served,        // the server has a function of the same name in server/worker/handlers/
-    stream_order,  // enqueues work on its stream parameter (or, without one, on the default stream)
-    after_held,    // ends something that earlier work may use: executed only after that work has been issued
+    after_queued,  // ends something that earlier work may use: executed only after that work has been issued
     synchronizes,  // reports failures of deferred calls before it
     no_capture,    // not permitted while a stream captures, except in relaxed mode
     // While a driver call waits for the GPU, the dispatcher makes no others ("driver closed",
-    // server/worker/scheduling/set_aside.h). It still executes these:
+    // server/worker/gate/gate.h). It still executes these:
     needs_no_driver,  // makes no driver call; the GPU may be waiting for it
     gets_in,          // the driver admits this call even while another call blocks in it (docs/driver-facts.md)
     gets_in_first,    // as gets_in, and may also overtake queued commands of other threads
@@ -115,8 +125,7 @@ constexpr RuleEntry handled{Rule::handled};
 constexpr RuleEntry composed{Rule::composed};
 constexpr RuleEntry served{Rule::served};
 constexpr RuleEntry before_init{Rule::before_init};
-constexpr RuleEntry stream_order{Rule::stream_order};
-constexpr RuleEntry after_held{Rule::after_held};
+constexpr RuleEntry after_queued{Rule::after_queued};
 constexpr RuleEntry synchronizes{Rule::synchronizes};
 constexpr RuleEntry no_capture{Rule::no_capture};
 constexpr RuleEntry needs_no_driver{Rule::needs_no_driver};

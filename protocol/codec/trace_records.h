@@ -26,10 +26,11 @@ enum class TraceKind : std::uint8_t {
 };
 
 enum TraceFlags : std::uint8_t {
-    kTraceHeld = 1,      // the command was queued instead of issued: its stream has to wait
-    kTraceWasHeld = 2,   // the command had been queued before
-    kTraceAnswered = 4,  // the client waits for its reply
+    kTraceQueued = 1,     // the command was queued instead of issued: it has to wait
+    kTraceWasQueued = 2,  // the command had been queued before
+    kTraceAnswered = 4,   // the client waits for its reply
 };
+inline constexpr unsigned kTraceReasonShift = 3;  // flags from this bit on: what it waited for last, a Reason
 
 struct TraceRecord {
     std::uint64_t begin_ns, end_ns;

@@ -4,6 +4,7 @@
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
+using Session = import "session.capnp";
 
 struct Control {
   union {
@@ -49,4 +50,5 @@ struct SessionStatus {
   state @10 :Text;                   # starting, running, disconnected, ending
   userId @11 :UInt32;
   memoryDifference @12 :Int64;       # that NVML shows beyond the account and a context; 0: none, or not known
+  waits @13 :List(Session.Wait);     # for what its queued work waits; empty: for nothing
 }

@@ -56,6 +56,12 @@ struct Quota {
   memoryBytes @0 :UInt64;
 }
 
+struct Wait {
+  # Queued work of a session: first entries of queues in its worker that wait for one reason.
+  reason @0 :Text;                   # order, credit, data, driver call, driver closed, lease
+  entries @1 :UInt32;
+}
+
 struct AddressWindow {
   base @0 :UInt64;
   bytes @1 :UInt64;

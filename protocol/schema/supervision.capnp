@@ -77,4 +77,5 @@ struct Report {
     job @12 :Text;
     slot @13 :UInt32;
   }
+  waits @14 :List(Session.Wait);     # for what queued work waits; empty: for nothing
 }

@@ -21,6 +21,7 @@ namespace gpupool::daemon {
 namespace {
 
 constexpr unsigned kMaxReportedDevices = 1024;
+constexpr std::size_t kMaxReportedWaits = 32;
 constexpr std::size_t kMaxReportedTokenBytes = 256;
 constexpr std::size_t kMaxLanes = 64;  // bits of Session::lanes_taken
 
@@ -61,11 +62,15 @@ Result<WorkerReport> read_report(const supervision::Message& message) {
         report.job = text(in.getAccount().getJob());
         report.account_slot = in.getAccount().getSlot();
         if (report.session_id.empty() || in.getMemoryUsed().size() > kMaxReportedDevices ||
-            in.getDeviceUuids().size() > kMaxReportedDevices || token.size() > kMaxReportedTokenBytes) {
+            in.getDeviceUuids().size() > kMaxReportedDevices || in.getWaits().size() > kMaxReportedWaits ||
+            token.size() > kMaxReportedTokenBytes) {
             return Error{ErrorCode::invalid_input, "a worker's report has no session id or too many entries"};
         }
         for (const auto bytes : in.getMemoryUsed()) {
             report.memory_used_bytes.push_back(bytes);
+        }
+        for (const auto wait : in.getWaits()) {
+            report.waits.emplace_back(text(wait.getReason(), 32), wait.getEntries());
         }
         for (const auto uuid : in.getDeviceUuids()) {
             report.device_uuids.push_back(text(uuid));

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/result.h"
@@ -38,6 +39,7 @@ struct WorkerReport {
     std::vector<std::string> device_uuids;         // devices that the session sees
     std::vector<std::uint64_t> memory_used_bytes;  // per device, in the same order
     std::uint64_t memory_quota_bytes = 0;
+    std::vector<std::pair<std::string, std::uint32_t>> waits;  // reasons, and how many entries wait for each
     std::int64_t started_unix_ms = 0;
     std::string session_token;
     std::size_t max_lanes = 0;

@@ -74,6 +74,11 @@ void describe_session(const Session& session, const std::vector<ProbedDevice>& d
     out.setWorkerProcessId(static_cast<std::uint32_t>(session.process));
     out.setMemoryDifference(session.memory_difference.shown_bytes);
     out.setState(session.stopping ? "ending" : report.state.c_str());
+    auto waits = out.initWaits(static_cast<unsigned>(report.waits.size()));
+    for (unsigned i = 0; i < report.waits.size(); ++i) {
+        waits[i].setReason(report.waits[i].first.c_str());
+        waits[i].setEntries(report.waits[i].second);
+    }
 }
 
 }  // namespace

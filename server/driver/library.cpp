@@ -21,6 +21,11 @@ void find_symbol(void* handle, const char* name, Pointer& pointer) {
     pointer = reinterpret_cast<Pointer>(dlsym(handle, name));
 }
 
+template <class Function>
+void find_symbol(void* handle, const char* name, Work<Function>& pointer) {
+    pointer = reinterpret_cast<Function>(dlsym(handle, name));
+}
+
 void fill(void* handle, Library& library) {
 #define GP_CALL(op, symbol, ...) find_symbol(handle, #symbol, library.api.symbol);
 #define GP_PER_THREAD(...)

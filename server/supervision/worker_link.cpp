@@ -220,6 +220,20 @@ void WorkerLink::set_devices(std::vector<std::string> uuids) {
     wake();
 }
 
+void WorkerLink::set_waits(Waits waits) {
+    {
+        const Lock lock(mutex_);
+        if (waits_ == waits) {
+            return;
+        }
+        waits_ = std::move(waits);
+        if (std::exchange(memory_due_, true)) {
+            return;
+        }
+    }
+    wake();
+}
+
 void WorkerLink::set_memory_used(std::vector<std::uint64_t> bytes_by_device) {
     {
         const Lock lock(mutex_);
@@ -369,6 +383,11 @@ void WorkerLink::send_report() {
         auto memory = report.initMemoryUsed(static_cast<unsigned>(memory_used_bytes_.size()));
         for (unsigned i = 0; i < memory_used_bytes_.size(); ++i) {
             memory.set(i, memory_used_bytes_[i]);
+        }
+        auto waits = report.initWaits(static_cast<unsigned>(waits_.size()));
+        for (unsigned i = 0; i < waits_.size(); ++i) {
+            waits[i].setReason(waits_[i].first);
+            waits[i].setEntries(waits_[i].second);
         }
         auto uuids = report.initDeviceUuids(static_cast<unsigned>(device_uuids_.size()));
         for (unsigned i = 0; i < device_uuids_.size(); ++i) {

@@ -88,6 +88,9 @@ class WorkerLink {
     void set_state(const std::string& state);          // starting, running, disconnected, ending
     void set_devices(std::vector<std::string> uuids);  // in the format of probes and the order of set_memory_used()
     void set_memory_used(std::vector<std::uint64_t> bytes_by_device);
+    // Reasons for which queued work waits, and how many entries wait for each.
+    using Waits = std::vector<std::pair<std::string, std::uint32_t>>;
+    void set_waits(Waits waits);
 
     // Watches a duplicate of the connection's descriptor and calls client_gone.
     Status watch_client(int connection_descriptor);
@@ -149,6 +152,7 @@ class WorkerLink {
     std::string state_ GP_GUARDED_BY(mutex_) = "starting";
     std::vector<std::string> device_uuids_ GP_GUARDED_BY(mutex_);
     std::vector<std::uint64_t> memory_used_bytes_ GP_GUARDED_BY(mutex_);
+    Waits waits_ GP_GUARDED_BY(mutex_);
     UniqueFd new_client_ GP_GUARDED_BY(mutex_);
     Clock::time_point process_deadline_ GP_GUARDED_BY(mutex_) = Clock::time_point::max();
     bool report_due_ GP_GUARDED_BY(mutex_) = true;

@@ -164,7 +164,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
     }
 
   private:
-    static constexpr bool kGivesWork = calls::has_rule(Call::kRules, calls::Rule::stream_order);
+    static constexpr bool kGivesWork = calls::in_stream_order<Call>;
     static constexpr bool kEndsStream = calls::has_rule(Call::kRules, calls::Rule::destroys);  // not known any more
 
     // Sends the command and, unless it is deferred, waits for its reply.

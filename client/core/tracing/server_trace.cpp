@@ -159,12 +159,17 @@ void ServerTrace::draw(const codec::TraceRecord& record) {
     if (!on_gpu) {
         const std::string_view call = record.opcode == 0 && record.number == 0 ? std::string_view("the worker's own")
                                                                                : calls::name_of(record.opcode);
-        const bool held = (record.flags & codec::kTraceHeld) != 0, was = (record.flags & codec::kTraceWasHeld) != 0;
-        arguments += fmt::format(",\"driver_us\":{:.3f},\"held\":\"{}\",\"reply\":{}", record.driver_ns / 1000.0,
-                                 held  ? "now"
-                                 : was ? "until now"
-                                       : "no",
+        const bool queued = (record.flags & codec::kTraceQueued) != 0;
+        const bool was_queued = (record.flags & codec::kTraceWasQueued) != 0;
+        arguments += fmt::format(",\"driver_us\":{:.3f},\"queued\":\"{}\",\"reply\":{}", record.driver_ns / 1000.0,
+                                 queued       ? "now"
+                                 : was_queued ? "until now"
+                                              : "no",
                                  (record.flags & codec::kTraceAnswered) != 0);
+        if (was_queued) {
+            const auto reason = static_cast<codec::Reason>(record.flags >> codec::kTraceReasonShift);
+            arguments += fmt::format(",\"waited_for\":\"{}\"", codec::name_of(reason));
+        }
         timeline_.slice(track, on_helper ? "helper" : "dispatcher", Timeline::escape(call), begin, end, arguments);
     } else {
         const auto kernel = kernels_.find(record.name);

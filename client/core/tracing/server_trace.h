@@ -20,6 +20,7 @@
 #include "client/core/tracing/timeline.h"
 #include "common/mutex.h"
 #include "protocol/calls/cuda_api.h"
+#include "protocol/codec/reasons.h"
 #include "protocol/codec/trace_records.h"
 
 namespace gpupool::client {

@@ -13,11 +13,12 @@
 #include <vector>
 
 #include "protocol/calls/cuda_api.h"
+#include "protocol/codec/reasons.h"
 #include "protocol/codec/record.h"
 
 namespace gpupool::worker {
 
-// The bytes of a received frame. It counts itself on an account (Worker::held_bytes) while it exists, so that the
+// The bytes of a received frame. It counts itself on an account (Worker::queued_bytes) while it exists, so that the
 // worker can end the session of a client that sends more than it may.
 struct Frame {
     Frame() = default;
@@ -44,8 +45,8 @@ struct Frame {
 
 // Approximate cost of a kept command besides its bytes: the operation, its queue entries, an event. A command
 // whose caller waits for the reply is charged more: the client has at most one of those for each of its threads.
-inline constexpr std::size_t kHeldCostBytes = 256;
-inline constexpr std::size_t kHeldCopyCostBytes = 2u << 10;  // with the state of its transfer
+inline constexpr std::size_t kQueuedCostBytes = 256;
+inline constexpr std::size_t kQueuedCopyCostBytes = 2u << 10;  // with the state of its transfer
 inline constexpr std::size_t kWaitingCostBytes = 16u << 10;
 
 struct EventState;
@@ -63,10 +64,11 @@ struct Command {
     codec::CommandHeader header;
     std::span<std::byte> body;
     std::shared_ptr<Frame> frame;
-    bool ready = false;                // set when the command leaves a queue: it is issued without checking again
-    std::optional<StreamName> stream;  // the one that it works in or waits for, once looked up
-    CUcontext waits_for = nullptr;     // it waits for all work of this context, which may differ from header.context
-    // of a held command: those that it names, as they were on arrival
+    bool ready = false;  // set when the command leaves a queue: it is issued without checking again
+    codec::Reason waited_for = codec::Reason::none;  // last, if it was queued
+    std::optional<StreamName> stream;                // the one that it works in or waits for, once looked up
+    CUcontext waits_for = nullptr;  // it waits for all work of this context, which may differ from header.context
+    // of a queued command: those that it names, as they were on arrival
     std::vector<std::shared_ptr<EventState>> events;
 
     // Copies the body out of the shared frame, which may then be freed. For a command that is kept for later.

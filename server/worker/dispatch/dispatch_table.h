@@ -10,9 +10,6 @@ using Serve = void (*)(Worker&, Command&);
 // Null if no such call travels.
 Serve serve_function(calls::Opcode opcode) noexcept;
 
-// May the command be served while the driver is closed, and before the commands that SetAside holds? See the rules of
-// the same names (protocol/calls/rules.h).
-enum class Passage : std::uint8_t { none, gets_in, gets_in_first, needs_no_driver };
 Passage passage_of(calls::Opcode opcode) noexcept;
 
 }  // namespace gpupool::worker

@@ -32,7 +32,7 @@ class Inbox {
     // False if the inbox is closed. Never blocks when the dispatcher itself receives.
     bool push(std::shared_ptr<Frame> frame);
     void post(std::function<void()> job);
-    // Wakes the dispatcher: held work may have become ready, for example because data arrived.
+    // Wakes the dispatcher: queued work may have become ready, for example because data arrived.
     void wake();
     void close();
     // Called with true when a thread begins to wait for a frame that the receiving thread has not read yet, with false

@@ -1,7 +1,7 @@
 // From a command's bytes to the driver call, derived from the call table.
 //
-// A call without the rule `served` is derived entirely: this code reads its arguments, translates handles, holds it
-// until it is ready if it works in stream order, calls the driver, translates the outputs back and sends them. A
+// A call without the rule `served` is derived entirely: this code reads its arguments, translates handles, queues it at
+// the gate if its work may not go yet, calls the driver, translates the outputs back and sends them. A
 // `served` call has a handler of the same name in server/worker/handlers/, which gets the decoded arguments.
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include "protocol/calls/table.h"
 #include "protocol/codec/reply.h"
 #include "server/worker/dispatch/outputs.h"
 #include "server/worker/dispatch/worker.h"
@@ -19,43 +20,18 @@ namespace gpupool::worker {
 struct Outcome {
     enum class Verdict {
         done,      // `result` is the driver's; the outputs are in the slots
-        hold,      // to be queued in `stream`: `operation`, or the command itself if that is null
-        answered,  // the handler has answered or will answer
+        answered,  // the handler has answered, or what it queued will answer
     };
     Verdict verdict = Verdict::done;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = nullptr;
-    std::unique_ptr<Operation> operation;
 
     Outcome(CUresult r) : result(r) {}
-    Outcome(Verdict v, StreamState* s = nullptr) : verdict(v), stream(s) {}
-    static Outcome hold(StreamState& stream) { return {Verdict::hold, &stream}; }
-    static Outcome hold(StreamState& stream, std::unique_ptr<Operation> operation) {
-        Outcome outcome(Verdict::hold, &stream);
-        outcome.operation = std::move(operation);
+    static Outcome answered() {
+        Outcome outcome(CUDA_SUCCESS);
+        outcome.verdict = Verdict::answered;
         return outcome;
     }
-    static Outcome answered() { return {Verdict::answered}; }
 };
-
-// Empty if the command is ready in `stream`; else the outcome to return.
-inline std::optional<Outcome> check_ready(Worker& worker, Command& command, StreamState& stream) {
-    if (!command.ready && !worker.scheduler.may_issue(stream)) {
-        return Outcome::hold(stream);
-    }
-    return std::nullopt;
-}
-
-// The same for the stream that `handle` means, which is stored in `stream`. Returns an error if there is no such
-// stream.
-inline std::optional<Outcome> check_ready(Worker& worker, Command& command, CUstream handle, StreamState*& stream) {
-    CUresult result = CUDA_SUCCESS;
-    stream = worker.stream_of(command, handle, result);
-    if (stream == nullptr) {
-        return result;
-    }
-    return check_ready(worker, command, *stream);
-}
 
 // Translates a client's handle of a library, function and the like to the driver's. A kernel's handle may stand for its
 // function.
@@ -69,17 +45,69 @@ CUresult driver_handle(const Worker& worker, Handle& handle) {
     return CUDA_SUCCESS;
 }
 
-// A copy of the command to dispatch later, with a body of its own.
-inline Command kept(const Command& command) {
-    Command later = command;
-    later.keep_body(command.reply_wanted() ? kWaitingCostBytes : kHeldCostBytes);
-    later.ready = true;
-    return later;
+// An entry on behalf of a command, which is answered if the entry is abandoned.
+class EntryOfCommand : public Entry {
+  public:
+    void abandon(CUresult result) override {
+        if (command_.reply_wanted()) {
+            worker_.answer(command_, result);
+        }
+    }
+    [[nodiscard]] std::string_view what() const override { return calls::name_of(command_.header.opcode); }
+
+  protected:
+    EntryOfCommand(Worker& worker, Command command) : worker_(worker), command_(std::move(command)) {}
+
+    Worker& worker_;
+    Command command_;
+};
+
+// A command that is dispatched when it leaves its queue. Its handler then gets the entry's submission from enter().
+class QueuedCommand : public EntryOfCommand {
+  public:
+    // `ready`: it need not be checked again.
+    QueuedCommand(Worker& worker, const Command& command, calls::Kind of_kind = calls::Kind::none, bool ready = true)
+        : EntryOfCommand(worker, command) {
+        kind = of_kind;
+        command_.ready = ready;
+        command_.keep_body(command_.reply_wanted() ? kWaitingCostBytes : kQueuedCostBytes);
+        bytes += command_.body.size();
+    }
+    Reason advance() override {
+        command_.waited_for = waited_for();
+        worker_.gate.admit(std::exchange(submission, std::nullopt));
+        worker_.dispatch(command_);
+        return Reason::none;
+    }
+};
+
+// Dispatches the command once everything that is queued now has been issued.
+inline Outcome serve_after_all(Worker& worker, const Command& command) {
+    worker.gate.after_all(std::make_unique<QueuedCommand>(worker, command));
+    return Outcome::answered();
 }
 
-// Dispatches the command once everything that is held now has been issued.
-inline void serve_when_issued(Worker& worker, const Command& command) {
-    worker.scheduler.when_issued([&worker, later = kept(command)]() mutable { worker.dispatch(later); });
+// The right to give `stream` the work of a command. Empty if the command was queued.
+template <class Call>
+std::optional<Submission> enter(Worker& worker, const Command& command, StreamState& stream) {
+    std::optional<Submission> submission = worker.gate.enter(stream, Call::kKind);
+    if (!submission) {
+        worker.gate.queue(stream, std::make_unique<QueuedCommand>(worker, command, Call::kKind));
+    }
+    return submission;
+}
+
+// The same for the stream that `handle` means. If `submission` stays empty, the outcome is to be returned: the command
+// was queued, or there is no such stream.
+template <class Call>
+Outcome enter(Worker& worker, Command& command, CUstream handle, std::optional<Submission>& submission) {
+    CUresult result = CUDA_SUCCESS;
+    StreamState* const stream = worker.stream_of(command, handle, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    submission = enter<Call>(worker, command, *stream);
+    return Outcome::answered();
 }
 
 namespace handlers {
@@ -90,49 +118,6 @@ namespace handlers {
 #undef GP_CALL
 #undef GP_PER_THREAD
 }  // namespace handlers
-
-// An operation that a stream holds on behalf of a command. The command is answered if the operation is abandoned.
-class HeldForCommand : public Operation {
-  public:
-    void abandon(CUresult result) override {
-        if (command_.reply_wanted()) {
-            worker_.answer(command_, result);
-        }
-    }
-
-  protected:
-    HeldForCommand(Worker& worker, Command command) : worker_(worker), command_(std::move(command)) {}
-
-    Worker& worker_;
-    Command command_;
-};
-
-// Dispatches the held command itself when it is ready.
-class HeldCommand final : public HeldForCommand {
-  public:
-    HeldCommand(Worker& worker, Command command) : HeldForCommand(worker, std::move(command)) {
-        command_.ready = true;
-        command_.keep_body(kHeldCostBytes);
-        bytes += command_.body.size();
-    }
-    bool advance() override {
-        if (rest_ == nullptr) {
-            worker_.dispatch(command_);
-            rest_ = worker_.take_rest();
-        }
-        return rest_ == nullptr || rest_->advance();
-    }
-    void abandon(CUresult result) override {
-        if (rest_ != nullptr) {
-            rest_->abandon(result);
-        } else {
-            HeldForCommand::abandon(result);
-        }
-    }
-
-  private:
-    std::unique_ptr<Operation> rest_;  // set if issuing it takes more than one call
-};
 
 namespace detail {
 
@@ -203,9 +188,7 @@ struct Translator {
 }  // namespace detail
 
 template <class Call>
-inline constexpr bool in_stream_order = calls::has_rule(Call::kRules, calls::Rule::stream_order);
-template <class Call>
-inline constexpr bool is_after_held = calls::has_rule(Call::kRules, calls::Rule::after_held);
+inline constexpr bool is_after_queued = calls::has_rule(Call::kRules, calls::Rule::after_queued);
 template <class Call>
 inline constexpr bool does_synchronize = calls::has_rule(Call::kRules, calls::Rule::synchronizes);
 
@@ -284,7 +267,7 @@ void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Sl
     };
     auto start = [&worker, work = std::move(work), done = std::move(done)] { worker.waiting_calls.run(work, done); };
     if (destroyed != 0) {
-        worker.scheduler.when_issued(std::move(start));  // held work may still use it
+        worker.gate.after_all(std::move(start));  // queued work may still use it
     } else {
         start();
     }
@@ -292,22 +275,24 @@ void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Sl
 
 template <class Call>
 Outcome call_driver(Worker& worker, Command& command, codec::Slots<Call>& slots, StreamState* stream) {
-    if constexpr (in_stream_order<Call>) {
-        auto waiting =
-            stream == nullptr ? check_ready(worker, command, nullptr, stream) : check_ready(worker, command, *stream);
-        if (waiting) {
-            return std::move(*waiting);
-        }
-    }
-    if (const CUresult result = worker.scheduler.enter(worker.context_of(command)); result != CUDA_SUCCESS) {
-        return result;
-    }
-    const auto call = [&] {
-        return slots.apply(
-            [&](auto... arguments) { return driver::call(driver::Member<Call>::get(worker.api), arguments...); });
-    };
-    if constexpr (in_stream_order<Call>) {
+    if constexpr (calls::in_stream_order<Call>) {
         CUresult result = CUDA_SUCCESS;
+        stream = stream != nullptr ? stream : worker.stream_of(command, nullptr, result);
+        if (stream == nullptr) {
+            return result;
+        }
+        const std::optional<Submission> submission = enter<Call>(worker, command, *stream);
+        if (!submission) {
+            return Outcome::answered();
+        }
+        if (result = worker.scheduler.enter(worker.context_of(command)); result != CUDA_SUCCESS) {
+            return result;
+        }
+        const auto call = [&] {
+            return slots.apply([&](auto... arguments) {
+                return driver::call(*submission, driver::Member<Call>::get(worker.api), arguments...);
+            });
+        };
         if constexpr (constexpr auto kind = detail::traced_kind(Call::kName); kind != codec::TraceKind::command) {
             Tracer::Work work(worker.tracer, *stream, kind);
             result = call();
@@ -315,10 +300,13 @@ Outcome call_driver(Worker& worker, Command& command, codec::Slots<Call>& slots,
         } else {
             result = call();
         }
-        worker.scheduler.issued(*stream);
         return result;
     } else {
-        return call();
+        if (const CUresult result = worker.scheduler.enter(worker.context_of(command)); result != CUDA_SUCCESS) {
+            return result;
+        }
+        return slots.apply(
+            [&](auto... arguments) { return driver::call(driver::Member<Call>::get(worker.api), arguments...); });
     }
 }
 
@@ -367,25 +355,15 @@ void conclude(Worker& worker, Command& command, codec::Slots<Call>& slots, std::
             }
             finish<Call>(worker, command, slots, outcome.result);
             return;
-        case Outcome::Verdict::hold:
-            if (command.ready) {
-                worker.set_rest(std::move(outcome.operation));
-                return;
-            }
-            if (outcome.operation == nullptr) {
-                outcome.operation = std::make_unique<HeldCommand>(worker, command);
-            }
-            worker.scheduler.hold(*outcome.stream, std::move(outcome.operation));
-            return;
     }
 }
 
 template <class Call, class Handler>
 void serve(Worker& worker, Command& command, Handler handler) {
     constexpr bool kBlocking = Call::kDelivery == calls::Delivery::blocking;
-    if constexpr (is_after_held<Call>) {
-        if (!command.ready && worker.scheduler.holds_any()) {
-            serve_when_issued(worker, command);
+    if constexpr (is_after_queued<Call>) {
+        if (!command.ready && worker.gate.queues_any()) {
+            serve_after_all(worker, command);
             return;
         }
     }

@@ -11,6 +11,7 @@
 #include "protocol/calls/table.h"
 #include "protocol/wire/handshake_io.h"
 #include "server/worker/dispatch/dispatch_table.h"
+#include "server/worker/dispatch/serve.h"
 
 namespace gpupool::worker {
 namespace {
@@ -38,11 +39,11 @@ constexpr std::size_t kPollIssuersEvery = 512;  // used while issuers are busy, 
 constexpr std::size_t kLeastSentByItselfBytes = 32u << 10;
 constexpr std::size_t kFewCommandsBytes = 1u << 10;
 constexpr unsigned kMaxBatchesAhead = 8;  // taken before the dispatcher waits for busy issuers
-// Limit on frames and held commands. An honest client stays far below it: it sends the scheduler's budget, and the
+// Limit on frames and queued commands. An honest client stays far below it: it sends the scheduler's budget, and the
 // commands that are on their way when it is throttled. Beyond the limit the worker has to end the session, because the
 // data that the queued work waits for would arrive only after more commands.
-constexpr std::size_t kMaxHeldBytes = 768u << 20;
-static_assert(Scheduler::kHeldBudgetBytes + (256u << 20) <= kMaxHeldBytes);
+constexpr std::size_t kMaxQueuedBytes = 768u << 20;
+static_assert(Gate::kBudgetBytes + (256u << 20) <= kMaxQueuedBytes);
 // How long the dispatcher polls without pauses if something waits for a completion (kSpinForAwaited) or not
 // (kSpinForFrames), and how long with short pauses after that. Then the pauses are long.
 constexpr std::chrono::microseconds kSpinForAwaited{1000};
@@ -50,6 +51,7 @@ constexpr std::chrono::microseconds kSpinForFrames{200};
 constexpr std::chrono::milliseconds kShortPausesFor{50};
 constexpr std::chrono::microseconds kShortPause{20};
 constexpr std::chrono::microseconds kLongPause{500};
+constexpr std::chrono::milliseconds kReportWaitsEvery{100};
 // The kernel's default of 50 us would make every short pause a long one.
 constexpr unsigned long kTimerSlackNs = 1000;
 
@@ -92,13 +94,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
                  ? std::move(options.account)
                  : std::make_unique<MemoryAccount>(static_cast<std::size_t>(device_count), options.memory_quota_bytes)),
       scheduler(
-          library.api, word_memory,
-          [this](const StreamState& stream, bool throttled) {
-              notify(codec::NoticeType::throttle,
-                     codec::StreamThrottleNotice{on_wire(stream.name()), codec::to_wire(stream.context->client),
-                                                 stream.thread, throttled ? 1u : 0u});
-          },
-          [this] { return driver_closed(); }, [this] { drain_issuers(); }, clock),
+          library.api, word_memory, [this] { return driver_closed(); }, [this] { drain_issuers(); }, clock),
       issuers(library.api, std::min(options.issuers, Issuers::kMaxThreads)),
       inbox(clock),
       tracer(
@@ -110,6 +106,10 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
           library.api, {std::begin(kStagingSizes), std::end(kStagingSizes)}, [this] { inbox.wake(); }, &context_owners),
       incoming(clock),
       host_mirrors(clock),
+      gate(scheduler, {[this](const StreamState* stream, const Queue* queue, bool throttled) {
+                           notify_throttled(stream, queue, throttled);
+                       },
+                       [this] { return driver_closed() || ending_; }}),
       options_(std::move(options)),
       lanes_(*this, lane_limits(options_)) {
     images.set_store(options_.image_store);
@@ -207,9 +207,7 @@ void Worker::loop() {
         for (const std::function<void()>& job : batch.jobs) {
             job();
         }
-        moved = set_aside_.take([this] { return !driver_closed() && !ending_; },
-                                [this](Command& command) { dispatch(command); }) ||
-                moved;
+        moved = run_gate() || moved;
         if (!take_frames(batch.frames)) {
             return;
         }
@@ -219,7 +217,7 @@ void Worker::loop() {
         }
         batches_ahead = 0;
         drain_issuers();
-        moved = scheduler.run_held() || moved;
+        moved = run_gate() || moved;
         if (scheduler.poll(moved ? Scheduler::PollDepth::brief : Scheduler::PollDepth::idle)) {
             channel_->try_flush();  // a thread of the client may wait for it
             moved = true;
@@ -253,7 +251,8 @@ void Worker::loop() {
 // spinning pays, then with short sleeps between polls, then with longer ones. With nothing outstanding it sleeps until
 // a frame arrives.
 void Worker::pause(std::optional<TimeSource::TimePoint>& idle_since) {
-    if (!scheduler.waiting() && stream_watches.empty()) {
+    report_waits();
+    if (!scheduler.waiting() && !gate.queues_any() && stream_watches.empty()) {
         const bool only_frames = host_mirrors.empty() && !tracer.waiting();
         if (only_frames && inbox.poll([this] { poll_for_frames(); })) {
             return;
@@ -275,7 +274,7 @@ void Worker::pause(std::optional<TimeSource::TimePoint>& idle_since) {
     note_poll(now);
     if (spinning_pays() && !contention().lasts(now) &&
         (idle_for < kSpinForFrames ||
-         (idle_for < kSpinForAwaited && (scheduler.awaited() || !stream_watches.empty())))) {
+         (idle_for < kSpinForAwaited && (scheduler.awaited() || gate.queues_any() || !stream_watches.empty())))) {
         polled_at_ = now;
         poll_for_frames();
         spin_pause();
@@ -335,10 +334,11 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         command.frame = frame;
         bytes_to_come_ -= bytes;
         prefetch_command(at + bytes);
-        if ((set_aside_.empty() && !driver_closed()) || set_aside_.lets_pass(command.header)) [[likely]] {
+        if (gate.open() || gate.passes(passage_of(command.header.opcode), command.header.thread)) [[likely]] {
             dispatch(command);
         } else {
-            set_aside_.add(std::move(command));
+            gate.arrive(command.header.thread,
+                        std::make_unique<QueuedCommand>(*this, command, calls::Kind::none, false));
         }
         if (ending_) {
             return false;
@@ -347,7 +347,7 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         if (++since_poll_ >= (issuers.busy() ? kPollIssuersEvery : kPollEvery)) {
             since_poll_ = 0;
             drain_issuers();
-            scheduler.run_held();
+            run_gate();
             scheduler.poll();
             channel_->try_flush();
         }
@@ -370,18 +370,18 @@ void Worker::dispatch(Command& command) {
     if (command.header.opcode != calls::gpLaunch::kOpcode) {
         drain_issuers();
     }
-    Tracer::Issue issue(tracer, command.header, command.ready);
-    const std::uint64_t holds = scheduler.holds();
+    Tracer::Issue issue(tracer, command.header, command.waited_for);
+    const std::uint64_t last = gate.last_number();
     serve(*this, command);
-    if (scheduler.holds() != holds) {
-        issue.held();
+    if (gate.last_number() != last) {
+        issue.queued();
     }
 }
 
 void Worker::catch_up() {
     drain_issuers();
     scheduler.poll(Scheduler::PollDepth::thorough);
-    set_aside_.take_actions([this] { return !driver_closed() && !ending_; });
+    gate.run_actions();
 }
 
 bool Worker::notice_idle_contexts() {
@@ -487,6 +487,42 @@ void Worker::violation(const Command& command, const std::string& what) {
            "): " + what);
 }
 
+bool Worker::run_gate() {
+    if (!gate.queues_any() && !gate.has_actions()) [[likely]] {
+        return false;
+    }
+    drain_issuers();  // their launches come before everything that the gate issues
+    return gate.run();
+}
+
+// Tells the daemon why work waits: at intervals, and at once when none waits any more.
+void Worker::report_waits() {
+    constexpr std::array<std::size_t, codec::kReasons> kNone{};
+    if (!options_.waits_changed || (waits_ == kNone && !gate.queues_any())) [[likely]] {
+        return;
+    }
+    const auto now = clock.now();
+    if (gate.queues_any() && now - waits_reported_ < kReportWaitsEvery) {
+        return;
+    }
+    waits_reported_ = now;
+    waits_ = gate.waits();
+    options_.waits_changed(waits_);
+}
+
+void Worker::notify_throttled(const StreamState* stream, const Queue* queue, bool throttled) {
+    codec::StreamThrottleNotice notice{0, 0, 0, throttled ? 1u : 0u};  // all zero: every stream
+    if (stream != nullptr) {
+        notice.stream = on_wire(stream->name());
+        notice.context = codec::to_wire(stream->context->client);
+        notice.thread = stream->thread;
+    } else if (queue != nullptr) {
+        notice.stream = codec::kThrottledGraphChanges;
+        notice.context = queue->name;
+    }
+    notify(codec::NoticeType::throttle, notice);
+}
+
 void Worker::memory_changed() {
     if (options_.memory_changed) {
         options_.memory_changed(memory.account.used());
@@ -548,9 +584,9 @@ void Worker::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload
     auto frame = std::make_shared<Frame>();
     frame->data = std::move(payload);
     frame->bytes = bytes;
-    frame->charge(&held_bytes, bytes);
-    if (held_bytes.load(std::memory_order_relaxed) > kMaxHeldBytes) {
-        refuse("the client has sent more work than a session may queue: " + std::to_string(kMaxHeldBytes >> 20) +
+    frame->charge(&queued_bytes, bytes);
+    if (queued_bytes.load(std::memory_order_relaxed) > kMaxQueuedBytes) {
+        refuse("the client has sent more work than a session may queue: " + std::to_string(kMaxQueuedBytes >> 20) +
                " MiB");
         return;
     }

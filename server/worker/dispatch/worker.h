@@ -9,6 +9,7 @@
 // Errors: run() returns why the session ended.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -32,6 +33,7 @@
 #include "server/worker/dispatch/command.h"
 #include "server/worker/dispatch/helpers.h"
 #include "server/worker/dispatch/inbox.h"
+#include "server/worker/gate/gate.h"
 #include "server/worker/graphs/graph_book.h"
 #include "server/worker/graphs/graph_steps.h"
 #include "server/worker/images/images.h"
@@ -42,7 +44,6 @@
 #include "server/worker/scheduling/function_changes.h"
 #include "server/worker/scheduling/issuers.h"
 #include "server/worker/scheduling/scheduler.h"
-#include "server/worker/scheduling/set_aside.h"
 #include "server/worker/scheduling/stream_watches.h"
 #include "server/worker/scheduling/waiting_calls.h"
 #include "server/worker/session/device_resources.h"
@@ -70,6 +71,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         std::uint64_t shared_memory_bytes = 0;  // pinned memory that the client may share
         std::size_t issuers = 0;                // threads that issue launches beside the dispatcher, see issuers.h
         std::function<void(std::vector<std::uint64_t>)> memory_changed;
+        // Called when other queued work waits than before, or for other reasons; Gate::waits().
+        std::function<void(const std::array<std::size_t, codec::kReasons>&)> waits_changed;
         // Called by any thread when the session is over: the process has to end, even if something still runs.
         std::function<void()> ending;
         DeviceOutput* output = nullptr;        // what kernels print; both outlive the worker
@@ -94,15 +97,15 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
 
     // ---- for the handlers; on the dispatcher's thread only
 
-    // Bytes of frames and held commands in memory; any thread.
-    std::atomic<std::size_t> held_bytes{0};
+    // Bytes of frames and queued commands in memory; any thread.
+    std::atomic<std::size_t> queued_bytes{0};
 
     const driver::Api& api;
     TimeSource& clock;
     ContextOwners context_owners;  // before the memory that asks it
     PinnedMemory pinned;           // for graphs; declared before everything that may hold blocks of it
     PinnedMemory word_memory;      // words that streams write or wait for: marks, host functions
-    DeviceMemory memory;           // before the scheduler: held operations have some of it charged
+    DeviceMemory memory;           // before the gate: queued entries have some of it charged
     Objects objects;
     HandleTable handles;
     DeviceResources device_resources;
@@ -124,6 +127,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     GraphSteps graph_steps{*this};
     std::size_t captures = 0;  // stream captures that have begun and not ended
     std::unordered_map<CUlinkState, std::shared_ptr<LinkState>> link_states;  // by client handle
+    Gate gate;                                                                // behind everything that its entries use
 
     ContextState* context_of(const Command& command) {
         return objects.context(codec::from_wire<CUcontext>(command.header.context));
@@ -175,12 +179,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void refuse(const std::string& why);
     void violation(const Command& command, const std::string& what);
 
-    // Serves a command, for the first time or when it leaves a queue: decodes it, checks whether it is ready, issues
-    // it.
+    // Serves a command, for the first time or when it leaves a queue: decodes it, and issues or queues it.
     void dispatch(Command& command);
-    // The rest of the work of a held command whose handler did not finish: it takes the command's place in the queue.
-    std::unique_ptr<Operation> take_rest() { return std::move(rest_); }
-    void set_rest(std::unique_ptr<Operation> rest) { rest_ = std::move(rest); }
 
     // May the GPU be waiting for something that only the dispatcher can bring about?
     [[nodiscard]] bool gpu_may_wait_for_us() const {
@@ -193,8 +193,6 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     // Lets the driver notice that the work of idle contexts is complete: the worker finds that out without it, but
     // pools give back what was freed only when the driver knows. False if a context is not idle.
     bool notice_idle_contexts();
-    // Runs `action` soon, when the driver is not closed.
-    void when_driver_open(std::function<void()> action) { set_aside_.add_action(std::move(action)); }
     // Between commands of one batch: polls for completions and runs the actions that waited for the driver to open.
     void catch_up();
 
@@ -227,6 +225,9 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void note_poll(TimeSource::TimePoint now);
     StreamState* find_stream(const Command& command, CUstream handle, CUresult& result);
     void run_elsewhere(std::function<void()> call);
+    bool run_gate();
+    void report_waits();
+    void notify_throttled(const StreamState* stream, const Queue* queue, bool throttled);
     void latch(const Command& command, CUresult result);
     CUresult take_latched(const Command& command);
     // The context whose work the command concerns: that of its stream, or the one that it waits for, or that of the
@@ -243,11 +244,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     std::size_t since_poll_ = 0;                           // commands since the last poll, across frames
     static constexpr std::size_t kMuchToComeBytes = 4096;  // about twenty launches
     std::size_t bytes_to_come_ = 0;                        // of the taken frames, not dispatched yet
-    std::unique_ptr<Operation> rest_;                      // see take_rest()
-    SetAside set_aside_{[this](bool throttled) {
-        notify(codec::NoticeType::throttle,
-               codec::StreamThrottleNotice{0, 0, 0, throttled ? 1u : 0u});  // all zero: every stream
-    }};
+    std::array<std::size_t, codec::kReasons> waits_{};     // as reported
+    TimeSource::TimePoint waits_reported_{};
     std::uint64_t announced_pieces_ = 0;
     Mutex end_mutex_;
     std::optional<Error> end_ GP_GUARDED_BY(end_mutex_);

@@ -6,44 +6,49 @@
 namespace gpupool::worker {
 namespace {
 
-// The numbers of waiting changes of one executable at which the client is throttled and released. On a local GPU, a
-// thread that launches the executable so often would block by then, because the driver's queue is full of its nodes.
-constexpr std::uint64_t kThrottleChangesAt = 4096, kReleaseChangesAt = 1024;
+// A change that waits for the launches before it.
+class QueuedChange final : public QueuedCommand {
+  public:
+    QueuedChange(Worker& worker, const Command& command, std::shared_ptr<GraphExec> graph, CUgraphNode node)
+        : QueuedCommand(worker, command), graph_(std::move(graph)), node_(node) {
+        ++graph_->changes_queued;
+        worker.graphs.changes_waiting.insert(node);
+    }
+    ~QueuedChange() override {
+        --graph_->changes_queued;
+        auto& waiting = worker_.graphs.changes_waiting;
+        waiting.erase(waiting.find(node_));
+    }
+    // May `command`, a later change with no launch between, take its place?
+    [[nodiscard]] bool is_replaced_by(const Command& command, CUgraphNode node) const {
+        return node != nullptr && node == node_ && !command.reply_wanted() && !command_.reply_wanted() &&
+               command.header.opcode == command_.header.opcode;
+    }
+    // Does it change all of the executable?
+    [[nodiscard]] bool is_of_all() const { return node_ == nullptr; }
+    void replace(const Command& command) {
+        command_ = command;
+        command_.ready = true;
+        command_.keep_body(kQueuedCostBytes);
+    }
 
-void set_throttled(Worker& worker, GraphExec& graph, std::uint64_t client, bool throttled) {
-    graph.throttled = throttled;
-    worker.notify(codec::NoticeType::throttle,
-                  codec::StreamThrottleNotice{codec::kThrottledGraphChanges, client, 0, throttled ? 1u : 0u});
-}
+  private:
+    const std::shared_ptr<GraphExec> graph_;
+    const CUgraphNode node_;
+};
 
-using WaitingChangePtr = std::shared_ptr<GraphExec::WaitingChange>;
-
-// Makes a change that has nothing left to wait for, and the changes behind it that waited only for it, when the driver
-// is not closed.
-void make_changes(Worker& worker, const std::shared_ptr<GraphExec>& graph, std::uint64_t client,
-                  WaitingChangePtr change) {
-    while (change != nullptr) {
-        if (worker.driver_closed()) {
-            worker.when_driver_open([&worker, graph, client, change] { make_changes(worker, graph, client, change); });
-            return;
+// The queued change that `command` replaces; null if there is none.
+QueuedChange* replaced_by(const GraphExec& graph, const Command& command, CUgraphNode node) {
+    for (auto it = graph.queue.entries.rbegin(); it != graph.queue.entries.rend(); ++it) {
+        auto* const change = dynamic_cast<QueuedChange*>(*it);
+        if (change == nullptr || change->is_of_all()) {
+            return nullptr;
         }
-        ++graph->changes_made;
-        const auto place = graph->replaceable.find({change->node, change->command.header.opcode});
-        if (place != graph->replaceable.end() && place->second == change) {
-            graph->replaceable.erase(place);
-        }
-        auto& waiting = worker.graphs.changes_waiting;
-        waiting.erase(waiting.find(change->node));
-        if (graph->throttled && graph->changes_asked - graph->changes_made <= kReleaseChangesAt) {
-            set_throttled(worker, *graph, client, false);
-        }
-        Command command = std::move(change->command);
-        worker.dispatch(command);
-        change = std::move(change->next);
-        if (change != nullptr && --change->waits_for != 0) {
-            return;
+        if (change->is_replaced_by(command, node)) {
+            return change;
         }
     }
+    return nullptr;
 }
 
 }  // namespace
@@ -74,43 +79,14 @@ void change_elsewhere(Worker& worker, const Command& command, std::function<CUre
 
 std::optional<Outcome> await_launches(Worker& worker, const Command& command, CUgraphExec client,
                                       const std::shared_ptr<GraphExec>& graph, CUgraphNode node) {
-    if (command.ready || (graph->held_launches.empty() && !graph->has_changes_waiting())) {
+    if (command.ready || graph->queue.empty()) {
         return std::nullopt;
     }
-    if (!graph->held_launches.empty() || node == nullptr) {
-        graph->replaceable.clear();
-    }
-    WaitingChangePtr* const place =
-        node == nullptr || command.reply_wanted() ? nullptr : &graph->replaceable[{node, command.header.opcode}];
-    if (place != nullptr && *place != nullptr) {
-        (*place)->command = kept(command);
-        return Outcome::answered();
-    }
-    const WaitingChangePtr change = std::make_shared<GraphExec::WaitingChange>();
-    change->node = node;
-    change->command = kept(command);
-    const std::vector<const Operation*> launches = std::exchange(graph->held_launches, {});
-    change->waits_for = launches.size();
-    if (graph->has_changes_waiting()) {
-        graph->last_change->next = change;
-        ++change->waits_for;
-    }
-    graph->last_change = change;
-    ++graph->changes_asked;
-    worker.graphs.changes_waiting.insert(node);
-    if (place != nullptr) {
-        *place = change;
-    }
-    const std::uint64_t name = codec::to_wire(client);
-    if (!graph->throttled && graph->changes_asked - graph->changes_made >= kThrottleChangesAt) {
-        set_throttled(worker, *graph, name, true);
-    }
-    for (const Operation* const launch : launches) {
-        worker.scheduler.when_issued(launch->id, [&worker, graph, name, change] {
-            if (--change->waits_for == 0) {
-                make_changes(worker, graph, name, change);
-            }
-        });
+    if (QueuedChange* const former = replaced_by(*graph, command, node)) {
+        former->replace(command);
+    } else {
+        graph->queue.name = codec::to_wire(client);
+        worker.gate.queue(graph->queue, std::make_unique<QueuedChange>(worker, command, graph, node));
     }
     return Outcome::answered();
 }
@@ -125,8 +101,7 @@ std::optional<Outcome> await_changes(Worker& worker, const Command& command, boo
     if (command.ready || !any) {
         return std::nullopt;
     }
-    serve_when_issued(worker, command);
-    return Outcome::answered();
+    return serve_after_all(worker, command);
 }
 
 }  // namespace gpupool::worker

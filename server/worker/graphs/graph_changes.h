@@ -1,7 +1,7 @@
 // Changes of graphs and executables: verdicts on changes whose caller does not wait, and the order of changes that
 // wait.
 //
-// A change of an executable graph applies to later launches only. While earlier launches are held in their streams, the
+// A change of an executable graph applies to later launches only. While earlier launches are queued, the
 // change waits for them, and later launches and changes wait for the change.
 //
 // Threads: the dispatcher's.

@@ -24,14 +24,12 @@
 
 #include "protocol/calls/graph_node.h"
 #include "server/driver/api.h"
-#include "server/worker/dispatch/command.h"
+#include "server/worker/gate/queue.h"
 #include "server/worker/graphs/graph_expansion.h"
 #include "server/worker/graphs/graph_shape.h"
 #include "server/worker/memory/pinned_memory.h"
 
 namespace gpupool::worker {
-
-class Operation;
 
 class GraphExec {
   public:
@@ -54,32 +52,12 @@ class GraphExec {
     [[nodiscard]] CUgraphExec driver() const { return executable_; }
     // Places that a launch takes in the driver's queue.
     [[nodiscard]] std::uint32_t cost() const { return cost_; }
-    // A change that waits for the launches before it to be issued, and applies to those behind it.
-    struct WaitingChange {
-        std::size_t waits_for = 0;  // how many launches and changes
-        CUgraphNode node = nullptr;
-        Command command;  // dispatched when the change is made
-        std::shared_ptr<WaitingChange> next;
-
-        WaitingChange() = default;
-        WaitingChange(const WaitingChange&) = delete;
-        WaitingChange& operator=(const WaitingChange&) = delete;
-        ~WaitingChange() {  // iteratively: a long list would recurse too deep
-            for (auto rest = std::move(next); rest != nullptr && rest.use_count() == 1;) {
-                rest = std::move(rest->next);
-            }
-        }
-    };
-    // Waiting changes that a later one may replace, by node and opcode: no launch has arrived behind them and no caller
-    // waits.
-    std::map<std::pair<CUgraphNode, std::uint16_t>, std::shared_ptr<WaitingChange>> replaceable;
-    bool throttled = false;  // the client is throttled for changes of this executable
+    // Launches and changes that wait at the gate, in order: a change applies to later launches only.
+    Queue queue = {.limits = Queue::kOfGraph};
+    std::size_t changes_queued = 0, launches_queued = 0;
     // The error of the first refused change whose caller did not wait. Until an update the executable is not what the
     // program made of it.
     CUresult refused = CUDA_SUCCESS;
-    std::shared_ptr<WaitingChange> last_change;  // requested last, made or not
-    // Held launches that arrived behind `last_change`.
-    std::vector<const Operation*> held_launches;
     // The client wants to know when the executable is destroyed and its launches are complete.
     struct Watch {
         bool counts = false;
@@ -88,10 +66,6 @@ class GraphExec {
         std::size_t running = 0;
     };
     Watch watch;
-    bool in_driver = false;  // a helper thread launches or uploads it now
-    // How many changes had to wait so far, and how many of these have been made.
-    std::uint64_t changes_asked = 0, changes_made = 0;
-    [[nodiscard]] bool has_changes_waiting() const { return changes_made != changes_asked; }
     GraphMemoryUse memory;
     // For future launches.
     [[nodiscard]] const std::shared_ptr<ClientSteps>& steps() const { return steps_; }

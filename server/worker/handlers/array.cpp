@@ -125,10 +125,11 @@ CUresult read_mapping(const Worker& worker, CUarrayMapInfo& mapping) {
 
 Outcome cuMemMapArrayAsync(Worker& worker, Command& command, codec::Slots<calls::cuMemMapArrayAsync>& slots) {
     using Call = calls::cuMemMapArrayAsync;
-    StreamState* stream = nullptr;
-    if (auto waiting = check_ready(worker, command, slots.at<Call::hStream>().value, stream)) {
-        return std::move(*waiting);
+    std::optional<Submission> submission;
+    if (auto outcome = enter<Call>(worker, command, slots.at<Call::hStream>().value, submission); !submission) {
+        return outcome;
     }
+    StreamState& stream = submission->stream();
     std::vector<CUarrayMapInfo>& mappings = slots.at<Call::mapInfoList>().object;
     CUresult result = mappings.size() > kMaxMappings ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     std::vector<std::uint64_t> arrays;
@@ -137,12 +138,11 @@ Outcome cuMemMapArrayAsync(Worker& worker, Command& command, codec::Slots<calls:
         result = result == CUDA_SUCCESS ? read_mapping(worker, mapping) : result;
     }
     if (result == CUDA_SUCCESS) {
-        result = worker.scheduler.enter(stream->context);
+        result = worker.scheduler.enter(stream.context);
     }
     if (result == CUDA_SUCCESS) {
-        result = driver::call(worker.api.cuMemMapArrayAsync, slots.at<Call::mapInfoList>().value,
-                              slots.at<Call::count>().value, stream->driver);
-        worker.scheduler.issued(*stream);
+        result = driver::call(*submission, worker.api.cuMemMapArrayAsync, slots.at<Call::mapInfoList>().value,
+                              slots.at<Call::count>().value, stream.driver);
     }
     for (std::size_t i = 0; i < mappings.size() && result == CUDA_SUCCESS; ++i) {
         const auto array = worker.memory.arrays.find(arrays[i]);

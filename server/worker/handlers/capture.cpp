@@ -11,7 +11,7 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// Begins a capture once the stream's held work has been issued and marked, since no mark can be made while the stream
+// Begins a capture once the stream's queued work has been issued and marked, since no mark can be made while the stream
 // captures.
 template <class Begin>
 Outcome begin(Worker& worker, Command& command, CUstream handle, bool to_given, Begin begin_capture) {
@@ -20,8 +20,9 @@ Outcome begin(Worker& worker, Command& command, CUstream handle, bool to_given, 
     if (stream == nullptr) {
         return result;
     }
-    if (!stream->held.empty() && !command.ready) {
-        return Outcome::hold(*stream);
+    if (!stream->queue.empty() && !command.ready) {
+        worker.gate.queue(*stream, std::make_unique<QueuedCommand>(worker, command));
+        return Outcome::answered();
     }
     if (result = worker.scheduler.enter(stream->context); result != CUDA_SUCCESS) {
         return result;
@@ -163,18 +164,22 @@ Outcome gpCaptureCopy(Worker& worker, Command& command, codec::Slots<calls::gpCa
     if (result = parameters.read(worker.handles, worker.objects, node, payload); result != CUDA_SUCCESS) {
         return result;
     }
+    const std::optional<Submission> submission = enter<Call>(worker, command, *stream);
+    if (!submission) {
+        return Outcome::answered();
+    }
     worker.scheduler.enter(stream->context);
     const CUDA_MEMCPY3D& copy = parameters.driver.memcpy.copyParams;
     const bool from_host = copy.srcMemoryType == CU_MEMORYTYPE_HOST, to_host = copy.dstMemoryType == CU_MEMORYTYPE_HOST;
     if (slots.at<Call::plain>().value != 0 && from_host && !to_host) {
-        return driver::call(worker.api.cuMemcpyHtoDAsync_v2, copy.dstDevice, copy.srcHost, copy.WidthInBytes,
-                            stream->driver);
+        return driver::call(*submission, worker.api.cuMemcpyHtoDAsync_v2, copy.dstDevice, copy.srcHost,
+                            copy.WidthInBytes, stream->driver);
     }
     if (slots.at<Call::plain>().value != 0 && to_host && !from_host) {
-        return driver::call(worker.api.cuMemcpyDtoHAsync_v2, copy.dstHost, copy.srcDevice, copy.WidthInBytes,
-                            stream->driver);
+        return driver::call(*submission, worker.api.cuMemcpyDtoHAsync_v2, copy.dstHost, copy.srcDevice,
+                            copy.WidthInBytes, stream->driver);
     }
-    return driver::call(worker.api.cuMemcpy3DAsync_v2, &copy, stream->driver);
+    return driver::call(*submission, worker.api.cuMemcpy3DAsync_v2, &copy, stream->driver);
 }
 
 Outcome gpCaptureHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpCaptureHostFunction>& slots) {
@@ -187,7 +192,12 @@ Outcome gpCaptureHostFunction(Worker& worker, Command& command, codec::Slots<cal
     if (!captures_now(worker, *stream)) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
-    return driver::call(worker.api.cuLaunchHostFunc, stream->driver, static_cast<CUhostFn>(placeholder_function),
+    const std::optional<Submission> submission = enter<Call>(worker, command, *stream);
+    if (!submission) {
+        return Outcome::answered();
+    }
+    return driver::call(*submission, worker.api.cuLaunchHostFunc, stream->driver,
+                        static_cast<CUhostFn>(placeholder_function),
                         codec::from_wire<void*>(slots.at<Call::function>().value));
 }
 

@@ -37,7 +37,7 @@ std::size_t forget_context(Worker& worker, ContextState& context) {
     std::size_t captures = 0;
     worker.issuers.forget_contexts();
     context.each_stream([&](StreamState& stream) {
-        worker.scheduler.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        worker.gate.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED);
         captures += stream.began_capture ? 1 : 0;
     });
     std::erase_if(worker.host_functions, [&](const auto& entry) { return entry.second.context == &context; });
@@ -49,7 +49,7 @@ std::size_t forget_context(Worker& worker, ContextState& context) {
             worker.handles.unbind(codec::to_wire(handle));
         }
     }
-    worker.scheduler.forget_events(worker.objects, context);
+    worker.gate.forget_events(worker.objects, context);
     worker.handles.unbind(codec::to_wire(context.client));
     worker.tracer.forget(context);
     worker.memory.forget_arrays(context);
@@ -119,7 +119,7 @@ void end_context(Worker& worker, const Command& command, CUcontext client, std::
     ContextState* const state = worker.objects.context(client);
     state->ending = true;
     const CUcontext driver = state->driver;
-    worker.scheduler.when_issued([&worker, command, client, driver, end = std::move(end)] {
+    worker.gate.after_all([&worker, command, client, driver, end = std::move(end)] {
         worker.staging.withhold();
         ContextState* const context = worker.objects.context(client);
         const std::size_t captures = context == nullptr ? 0 : forget_context(worker, *context);
@@ -133,7 +133,7 @@ void end_context(Worker& worker, const Command& command, CUcontext client, std::
                                          worker.pinned.forget(driver);
                                          worker.word_memory.forget(driver);
                                          // Streams of other contexts may have joined those captures.
-                                         worker.when_driver_open([&worker, captures] {
+                                         worker.gate.when_open([&worker, captures] {
                                              note_captures(worker);
                                              worker.captures -= captures;
                                          });
@@ -234,8 +234,7 @@ Outcome gpContextSynchronize(Worker& worker, Command& command, codec::Slots<call
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     command.waits_for = state->client;
-    worker.scheduler.when_complete(*state,
-                                   [&worker, command](CUresult result) { worker.answer(command, result, true); });
+    worker.gate.when_complete(*state, [&worker, command](CUresult result) { worker.answer(command, result, true); });
     return Outcome::answered();
 }
 
@@ -245,7 +244,7 @@ Outcome gpContextWait(Worker& worker, Command& command, codec::Slots<calls::gpCo
     if (state == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    worker.scheduler.when_complete(*state, [&worker, command, client = state->client](CUresult result) {
+    worker.gate.when_complete(*state, [&worker, command, client = state->client](CUresult result) {
         const ContextState* const now = worker.objects.context(client);
         worker.answer(command, now == nullptr ? result : now->result_to_notify(result));
     });

@@ -2,8 +2,8 @@
 //
 // Small data travels in the command. Larger data passes through pinned staging memory in pieces: to the device, the
 // worker pulls it from the client unless the client sent it ahead; to the host, the worker sends it. While one piece is
-// on the network, another is on its way to or from the GPU. A stream holds what follows a copy that is not finished;
-// other streams go on.
+// on the network, another is on its way to or from the GPU. Later work of the stream
+// is queued until the copy has been issued; other streams go on.
 
 #include <algorithm>
 #include <atomic>
@@ -32,21 +32,23 @@ struct DeviceSide {
         return shaped ? PieceCutter(shape) : PieceCutter(bytes);
     }
 
-    CUresult to_device(const driver::Api& api, const Piece& piece, const std::byte* host, CUstream stream) const {
+    CUresult to_device(const Submission& submission, const driver::Api& api, const Piece& piece, const std::byte* host,
+                       CUstream stream) const {
         if (!shaped) {
-            return driver::call(api.cuMemcpyHtoDAsync_v2, address + piece.offset, static_cast<const void*>(host),
-                                piece.bytes, stream);
+            return driver::call(submission, api.cuMemcpyHtoDAsync_v2, address + piece.offset,
+                                static_cast<const void*>(host), piece.bytes, stream);
         }
         const CopyShape part = part_from_host(shape, piece, host);
-        return driver::call(api.cuMemcpy3DAsync_v2, &part, stream);
+        return driver::call(submission, api.cuMemcpy3DAsync_v2, &part, stream);
     }
-    CUresult from_device(const driver::Api& api, const Piece& piece, std::byte* host, CUstream stream) const {
+    CUresult from_device(const Submission& submission, const driver::Api& api, const Piece& piece, std::byte* host,
+                         CUstream stream) const {
         if (!shaped) {
-            return driver::call(api.cuMemcpyDtoHAsync_v2, static_cast<void*>(host), address + piece.offset, piece.bytes,
-                                stream);
+            return driver::call(submission, api.cuMemcpyDtoHAsync_v2, static_cast<void*>(host), address + piece.offset,
+                                piece.bytes, stream);
         }
         const CopyShape part = part_to_host(shape, piece, host);
-        return driver::call(api.cuMemcpy3DAsync_v2, &part, stream);
+        return driver::call(submission, api.cuMemcpy3DAsync_v2, &part, stream);
     }
 };
 
@@ -61,7 +63,7 @@ void transfer_failed(Worker& worker, std::uint64_t transfer) {
     worker.notify(codec::NoticeType::transfer_failed, codec::TransferFailedNotice{transfer});
 }
 
-class Copy : public Operation {
+class Copy : public Entry {
   public:
     Copy(Worker& worker, Command command, StreamState& stream, DeviceSide side, std::uint64_t bytes, Way way)
         : worker_(worker),
@@ -70,9 +72,11 @@ class Copy : public Operation {
           side_(std::move(side)),
           pieces_(side_.pieces(bytes)),
           transfer_(way.transfer) {
-        command_.keep_header(kHeldCopyCostBytes);
-        Operation::bytes = kHeldCopyCostBytes;
+        command_.keep_header(kQueuedCopyCostBytes);
+        Entry::bytes = kQueuedCopyCostBytes;
+        kind = calls::Kind::work;
     }
+    [[nodiscard]] std::string_view what() const override { return calls::name_of(command_.header.opcode); }
     void abandon(CUresult result) override {
         transfer_failed(worker_, transfer_);
         if (command_.reply_wanted()) {
@@ -110,7 +114,7 @@ class CopyIn final : public Copy {
         Copy::abandon(result);
     }
 
-    bool advance() override {
+    Reason advance() override {
         worker_.scheduler.enter(stream_.context);
         while (std::optional<Incoming::Piece> landed = worker_.incoming.take_landed(transfer_)) {
             issue(*landed);
@@ -132,14 +136,14 @@ class CopyIn final : public Copy {
             }
         }
         if ((!pieces_.done() && !failed) || in_flight_ != 0) {
-            return false;
+            return Reason::data;
         }
         if (failed) {
             transfer_failed(worker_, transfer_);
         }
-        worker_.scheduler.issued(stream_);
+        submission->end();
         worker_.answer(command_, result_);
-        return true;
+        return Reason::none;
     }
 
   private:
@@ -150,9 +154,9 @@ class CopyIn final : public Copy {
         if (ahead_bytes_ != 0 && piece.offset + piece.bytes == ahead_bytes_) {
             worker_.notify(codec::NoticeType::ahead_taken, codec::AheadTakenNotice{transfer_});
         }
-        const Tracer::Issue issuing(worker_.tracer, command_.header, true);
+        const Tracer::Issue issuing(worker_.tracer, command_.header, waited_for());
         Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_in, piece.bytes);
-        const CUresult result = side_.to_device(worker_.api, piece, landed.place, stream_.driver);
+        const CUresult result = side_.to_device(*submission, worker_.api, piece, landed.place, stream_.driver);
         work.end(result);
         note(result);
         worker_.scheduler.mark(stream_,
@@ -170,32 +174,32 @@ class CopyOut final : public Copy {
   public:
     using Copy::Copy;
 
-    bool advance() override {
+    Reason advance() override {
         worker_.scheduler.enter(stream_.context);
         while (!pieces_.done() && result_ == CUDA_SUCCESS) {
             if (flight_->chunks.load(std::memory_order_relaxed) >= kPiecesInFlight) {
-                return false;
+                return Reason::data;
             }
             const std::span<std::byte> room = worker_.staging.take(stream_.staging, pieces_.left_bytes());
             if (room.empty()) {
-                return false;
+                return Reason::data;
             }
             std::byte* const chunk = room.data();
             const Piece piece = pieces_.next(room.size());
-            const Tracer::Issue issuing(worker_.tracer, command_.header, true);
+            const Tracer::Issue issuing(worker_.tracer, command_.header, waited_for());
             Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_out, piece.bytes);
-            const CUresult result = side_.from_device(worker_.api, piece, chunk, stream_.driver);
+            const CUresult result = side_.from_device(*submission, worker_.api, piece, chunk, stream_.driver);
             work.end(result);
             note(result);
             if (result_ != CUDA_SUCCESS) {
                 worker_.staging.put(chunk);  // the driver did not fill it
-                worker_.scheduler.issued(stream_);
+                submission->end();
                 give_up(worker_, transfer_, *flight_);
                 break;
             }
             flight_->chunks.fetch_add(1, std::memory_order_relaxed);
             if (pieces_.done()) {
-                worker_.scheduler.issued(stream_);  // before the mark, which then covers the whole copy
+                submission->end();  // before the mark, which then covers the whole copy
             }
             note(worker_.scheduler.mark(
                 stream_,
@@ -208,13 +212,13 @@ class CopyOut final : public Copy {
             if (result_ != CUDA_SUCCESS) {
                 worker_.answer(command_, result_);
             }
-            return true;
+            return Reason::none;
         }
         // The reply says that the data has arrived, so it follows the last piece, which was just marked.
         worker_.scheduler.at_mark(stream_, [&worker = worker_, command = command_, issued = result_](CUresult result) {
             worker.answer(command, issued != CUDA_SUCCESS ? issued : result, true);
         });
-        return true;
+        return Reason::none;
     }
 
   private:
@@ -251,14 +255,14 @@ class CopyOut final : public Copy {
 };
 
 // Answers when the GPU has reached its place in the stream.
-class CatchUp final : public HeldForCommand {
+class CatchUp final : public EntryOfCommand {
   public:
     CatchUp(Worker& worker, Command command, StreamState& stream)
-        : HeldForCommand(worker, std::move(command)), stream_(stream) {
-        command_.keep_header(kHeldCostBytes);
+        : EntryOfCommand(worker, std::move(command)), stream_(stream) {
+        command_.keep_header(kQueuedCostBytes);
     }
 
-    bool advance() override {
+    Reason advance() override {
         if (!std::exchange(marked_, true)) {
             worker_.scheduler.mark(stream_, [&worker = worker_, there = there_](CUresult result) {
                 if (result == CUDA_SUCCESS) {
@@ -270,7 +274,7 @@ class CatchUp final : public HeldForCommand {
         if (there_->has_value()) {
             worker_.answer(command_, **there_);
         }
-        return there_->has_value();
+        return there_->has_value() ? Reason::none : Reason::order;
     }
 
   private:
@@ -279,9 +283,9 @@ class CatchUp final : public HeldForCommand {
     const std::shared_ptr<std::optional<CUresult>> there_ = std::make_shared<std::optional<CUresult>>();
 };
 
-template <class Operation>
+template <class Direction>
 Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side, std::uint64_t bytes, Way way) {
-    constexpr bool kIn = std::is_same_v<Operation, CopyIn>;
+    constexpr bool kIn = std::is_same_v<Direction, CopyIn>;
     if ((way.transfer & codec::kTransferOfWorker) != 0) {
         return CUDA_ERROR_INVALID_VALUE;  // reserved for graphs
     }
@@ -300,55 +304,57 @@ Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side
         transfer_failed(worker, way.transfer);
         return result;
     }
-    auto operation = std::make_unique<Operation>(worker, command, *stream, std::move(side), bytes, way);
-    if (std::is_same_v<Operation, CopyOut> && worker.scheduler.may_issue(*stream) && operation->advance()) {
-        return Outcome::answered();  // the usual case: ready, and there is room
+    auto copy = std::make_unique<Direction>(worker, command, *stream, std::move(side), bytes, way);
+    if (kIn) {  // its data has yet to come
+        worker.gate.queue(*stream, std::move(copy));
+    } else {
+        worker.gate.put(*stream, std::move(copy));
     }
-    return Outcome::hold(*stream, std::move(operation));
+    return Outcome::answered();
 }
 
 // Data that travelled in the command. It goes through pinned memory as well: the driver takes some pageable data
 // without blocking, but not any amount while the stream is busy (measured), and the dispatcher must never block.
-class CopyInline final : public HeldForCommand {
+class CopyInline final : public EntryOfCommand {
   public:
     CopyInline(Worker& worker, Command command, StreamState& stream, DeviceSide side,
                std::span<const unsigned char> data)
-        : HeldForCommand(worker, std::move(command)),
+        : EntryOfCommand(worker, std::move(command)),
           stream_(stream),
           side_(std::move(side)),
           pieces_(side_.pieces(data.size())),
-          data_(data) {}
+          data_(data) {
+        kind = calls::Kind::work;
+    }
 
-    bool advance() override {
+    Reason advance() override {
         if (CUresult result = worker_.scheduler.enter(stream_.context); result != CUDA_SUCCESS) {
             worker_.answer(command_, result);
-            return true;
+            return Reason::none;
         }
         CUresult result = CUDA_SUCCESS;
         while (!pieces_.done() && result == CUDA_SUCCESS) {  // usually a single piece
             const std::span<std::byte> chunk = worker_.staging.take(stream_.staging, pieces_.left_bytes());
             if (chunk.empty()) {
-                return false;
+                return Reason::data;
             }
             const Piece piece = pieces_.next(chunk.size());
             std::memcpy(chunk.data(), data_.data() + piece.offset, piece.bytes);
-            const Tracer::Issue issuing(worker_.tracer, command_.header, true);
+            const Tracer::Issue issuing(worker_.tracer, command_.header, waited_for());
             Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_in, piece.bytes);
-            result = side_.to_device(worker_.api, piece, chunk.data(), stream_.driver);
+            result = side_.to_device(*submission, worker_.api, piece, chunk.data(), stream_.driver);
             work.end(result);
             if (pieces_.done()) {
-                worker_.scheduler.issued(stream_);  // before the mark, which then covers the whole copy
+                submission->end();  // before the mark, which then covers the whole copy
             }
             worker_.scheduler.mark(
                 stream_, [&staging = worker_.staging, chunk = chunk.data()](CUresult) { staging.put(chunk); });
         }
-        if (!pieces_.done()) {
-            worker_.scheduler.issued(stream_);
-        }
+        submission->end();
         worker_.answer(command_, result);
-        return true;
+        return Reason::none;
     }
-    // The copy has to be held: copies the data out of the frame, which can then be freed.
+    // The copy has to be queued: copies the data out of the frame, which can then be freed.
     void keep() {
         bytes += data_.size();
         kept_.assign(data_.begin(), data_.end());
@@ -384,13 +390,15 @@ Outcome copy_inline(Worker& worker, Command& command, codec::Slots<Call>& slots,
         return data.empty() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     CopyInline copy(worker, command, *stream, side, data);
-    // The usual case: the copy is ready, and there is room.
-    if (worker.scheduler.may_issue(*stream) && copy.advance()) {
+    // The usual case: it may go, and there is room.
+    copy.submission = worker.gate.enter(*stream, copy.kind);
+    if (copy.submission && copy.advance() == Reason::none) {
         return Outcome::answered();
     }
-    auto held = std::make_unique<CopyInline>(std::move(copy));
-    held->keep();
-    return Outcome::hold(*stream, std::move(held));
+    auto queued = std::make_unique<CopyInline>(std::move(copy));
+    queued->keep();
+    worker.gate.queue(*stream, std::move(queued));
+    return Outcome::answered();
 }
 
 CUresult shaped_side(Worker& worker, const CopyShape* shape, DeviceSide& side, std::uint64_t& bytes) {
@@ -431,7 +439,8 @@ Outcome gpStreamCatchUp(Worker& worker, Command& command, codec::Slots<calls::gp
     if (stream->capturing) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    return Outcome::hold(*stream, std::make_unique<CatchUp>(worker, command, *stream));
+    worker.gate.queue(*stream, std::make_unique<CatchUp>(worker, command, *stream));
+    return Outcome::answered();
 }
 
 Outcome gpCopyToDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyToDevice>& slots) {
@@ -487,10 +496,11 @@ Outcome gpCopyShapedFromDevice(Worker& worker, Command& command, codec::Slots<ca
 Outcome gpCopyShapedOnDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyShapedOnDevice>& slots) {
     using Call = calls::gpCopyShapedOnDevice;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = nullptr;
-    if (auto waiting = check_ready(worker, command, slots.at<Call::stream>().value, stream)) {
-        return std::move(*waiting);
+    std::optional<Submission> submission;
+    if (auto outcome = enter<Call>(worker, command, slots.at<Call::stream>().value, submission); !submission) {
+        return outcome;
     }
+    StreamState& stream = submission->stream();
     DeviceSide side;
     std::uint64_t bytes = 0;
     if (result = shaped_side(worker, slots.at<Call::shape>().value, side, bytes); result != CUDA_SUCCESS) {
@@ -499,12 +509,11 @@ Outcome gpCopyShapedOnDevice(Worker& worker, Command& command, codec::Slots<call
     if (side.shape.srcMemoryType == CU_MEMORYTYPE_HOST || side.shape.dstMemoryType == CU_MEMORYTYPE_HOST) {
         return CUDA_ERROR_INVALID_VALUE;  // the client's host memory is not in this process
     }
-    worker.scheduler.enter(stream->context);
-    Tracer::Work work(worker.tracer, *stream, codec::TraceKind::copy, bytes);
-    result =
-        driver::call(worker.api.cuMemcpy3DAsync_v2, static_cast<const CUDA_MEMCPY3D*>(&side.shape), stream->driver);
+    worker.scheduler.enter(stream.context);
+    Tracer::Work work(worker.tracer, stream, codec::TraceKind::copy, bytes);
+    result = driver::call(*submission, worker.api.cuMemcpy3DAsync_v2, static_cast<const CUDA_MEMCPY3D*>(&side.shape),
+                          stream.driver);
     work.end(result);
-    worker.scheduler.issued(*stream);
     return result;
 }
 

@@ -11,30 +11,32 @@ namespace {
 
 // Gives the copies to the driver one by one, as the stream has credit. The driver's own call for batches is not used:
 // unlike cuMemcpyDtoDAsync it would also copy from and to the worker's own memory, if a client named an address there.
-class CopyBatch final : public HeldForCommand {
+class CopyBatch final : public EntryOfCommand {
   public:
     CopyBatch(Worker& worker, Command command, StreamState& stream, std::vector<CopyRange> copies)
-        : HeldForCommand(worker, std::move(command)), stream_(stream), copies_(std::move(copies)) {
-        bytes = kHeldCostBytes + copies_.size() * sizeof(CopyRange);
+        : EntryOfCommand(worker, std::move(command)), stream_(stream), copies_(std::move(copies)) {
+        kind = calls::Kind::work;
+        bytes = kQueuedCostBytes + copies_.size() * sizeof(CopyRange);
         command_.keep_header(bytes);
     }
 
-    bool advance() override {
+    Reason advance() override {
         CUresult result = worker_.scheduler.enter(stream_.context);
         while (next_ < copies_.size() && result == CUDA_SUCCESS) {
             if (!worker_.scheduler.has_room(stream_)) {
-                return false;
+                return Reason::credit;
             }
             const CopyRange& copy = copies_[next_++];
-            const Tracer::Issue issuing(worker_.tracer, command_.header, true);
+            const Tracer::Issue issuing(worker_.tracer, command_.header, waited_for());
             Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy, copy.bytes);
-            result = driver::call(worker_.api.cuMemcpyDtoDAsync_v2, copy.destination, copy.source, copy.bytes,
-                                  stream_.driver);
+            result = driver::call(*submission, worker_.api.cuMemcpyDtoDAsync_v2, copy.destination, copy.source,
+                                  copy.bytes, stream_.driver);
             work.end(result);
-            worker_.scheduler.issued(stream_);
+            submission->count();
         }
+        submission->cancel();  // each copy is accounted for
         worker_.answer(command_, result);
-        return true;
+        return Reason::none;
     }
 
   private:
@@ -59,19 +61,17 @@ Outcome gpCopyBatch(Worker& worker, Command& command, codec::Slots<calls::gpCopy
     if (stream->capturing) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    auto operation = std::make_unique<CopyBatch>(worker, command, *stream, std::move(copies));
-    if (worker.scheduler.may_issue(*stream) && operation->advance()) {
-        return Outcome::answered();
-    }
-    return Outcome::hold(*stream, std::move(operation));
+    worker.gate.put(*stream, std::make_unique<CopyBatch>(worker, command, *stream, std::move(copies)));
+    return Outcome::answered();
 }
 
 Outcome gpCopyPeer(Worker& worker, Command& command, codec::Slots<calls::gpCopyPeer>& slots) {
     using Call = calls::gpCopyPeer;
-    StreamState* stream = nullptr;
-    if (auto waiting = check_ready(worker, command, slots.at<Call::stream>().value, stream)) {
-        return std::move(*waiting);
+    std::optional<Submission> submission;
+    if (auto outcome = enter<Call>(worker, command, slots.at<Call::stream>().value, submission); !submission) {
+        return outcome;
     }
+    StreamState& stream = submission->stream();
     std::uint64_t bytes = 0;
     const CopyShape* const given = slots.at<Call::shape>().value;
     if (given == nullptr || !packed_bytes(*given, bytes)) {
@@ -103,12 +103,11 @@ Outcome gpCopyPeer(Worker& worker, Command& command, codec::Slots<calls::gpCopyP
     std::memcpy(&peer, &shape, sizeof peer);
     peer.srcContext = context_of(slots.at<Call::srcContext>().value);
     peer.dstContext = context_of(slots.at<Call::dstContext>().value);
-    worker.scheduler.enter(stream->context);
-    Tracer::Work work(worker.tracer, *stream, codec::TraceKind::copy, bytes);
-    result =
-        driver::call(worker.api.cuMemcpy3DPeerAsync, static_cast<const CUDA_MEMCPY3D_PEER*>(&peer), stream->driver);
+    worker.scheduler.enter(stream.context);
+    Tracer::Work work(worker.tracer, stream, codec::TraceKind::copy, bytes);
+    result = driver::call(*submission, worker.api.cuMemcpy3DPeerAsync, static_cast<const CUDA_MEMCPY3D_PEER*>(&peer),
+                          stream.driver);
     work.end(result);
-    worker.scheduler.issued(*stream);
     return result;
 }
 

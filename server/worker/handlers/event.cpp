@@ -20,21 +20,26 @@ Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (!command.ready && (event->held_record != 0 || !worker.scheduler.may_issue(*stream))) {
+    std::optional<Submission> submission;
+    if (command.ready || event->queued_record == 0) {
+        submission = worker.gate.enter(*stream, Call::kKind);
+    }
+    if (!submission) {
         command.events = {event};
-        auto operation = std::make_unique<HeldCommand>(worker, command);
-        if (event->held_record != 0) {  // the event keeps its driver's event
-            operation->after.push_back(event->held_record);
+        auto entry = std::make_unique<QueuedCommand>(worker, command, Call::kKind);
+        if (event->queued_record != 0) {  // the event keeps its driver's event
+            entry->after.push_back(event->queued_record);
         }
-        operation->records_event(event);
-        return Outcome::hold(*stream, std::move(operation));
+        entry->records_event(event);
+        worker.gate.queue(*stream, std::move(entry));
+        return Outcome::answered();
     }
     event->in_graph = event->in_graph || (stream->capturing && (flags & CU_EVENT_RECORD_EXTERNAL) != 0);
     worker.scheduler.enter(stream->context);
-    result = flags == 0 ? driver::call(worker.api.cuEventRecord, event->driver, stream->driver)
-                        : driver::call(worker.api.cuEventRecordWithFlags, event->driver, stream->driver, flags);
+    result = flags == 0
+                 ? driver::call(*submission, worker.api.cuEventRecord, event->driver, stream->driver)
+                 : driver::call(*submission, worker.api.cuEventRecordWithFlags, event->driver, stream->driver, flags);
     event->latched = stream->latched;
-    worker.scheduler.issued(*stream);
     return result;
 }
 
@@ -57,27 +62,22 @@ Outcome destroy(Worker& worker, codec::Slots<Call>& slots) {
     return CUDA_SUCCESS;
 }
 
-// Runs `action` when the event's present record, which may still be held, is complete.
+// Runs `action` when the event's present record, which may still be queued, is complete.
 Outcome when_recorded(Worker& worker, CUevent client, Action action, Effect effect) {
     const auto known = worker.objects.events.find(client);
     if (known == worker.objects.events.end()) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     const std::shared_ptr<EventState> event = known->second;
-    auto wait = [&worker, event, action = std::move(action), effect] {
+    worker.gate.after_record(event, [&worker, event, action = std::move(action), effect] {
         worker.scheduler.when_recorded(*event, action, effect);
-    };
-    if (event->held_record != 0) {
-        worker.scheduler.when_issued(event->held_record, std::move(wait));
-    } else {
-        wait();
-    }
+    });
     return Outcome::answered();
 }
 
 // Returns an action that notifies the client how the record ended. CUDA_ERROR_INVALID_HANDLE makes the client query the
 // event. A watch counts against the limit as long as its action exists, because a client could add any number of
-// watches of a record that is held.
+// watches of a record that is queued.
 Action notifier(Worker& worker, CUevent client, std::uint64_t record) {
     const std::shared_ptr<void> counted(&++worker.objects.event_watches, [](std::size_t* count) { --*count; });
     return [&worker, client, record, counted](CUresult result) {
@@ -101,7 +101,7 @@ Outcome elapsed(Worker& worker, Command& command, codec::Slots<Call>& slots,
     if (start == nullptr || end == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (start->held_record != 0 || end->held_record != 0) {
+    if (start->queued_record != 0 || end->queued_record != 0) {
         return CUDA_ERROR_NOT_READY;
     }
     (void)command;
@@ -158,7 +158,7 @@ Outcome cuEventQuery(Worker& worker, Command& command, codec::Slots<calls::cuEve
     if (event == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (event->held_record != 0) {
+    if (event->queued_record != 0) {
         return CUDA_ERROR_NOT_READY;
     }
     command.stream = event->recorded_in;
@@ -179,7 +179,7 @@ Outcome cuEventSynchronize(Worker& worker, Command& command, codec::Slots<calls:
         worker, client, [&worker, command](CUresult result) { worker.answer(command, result, true); }, Effect::answers);
 }
 
-// The program queries this event, so the worker watches the record. If it cannot, because the record is held or too
+// The program queries this event, so the worker watches the record. If it cannot, because the record is queued or too
 // many are watched, it sends a notice that makes the client query the event.
 Outcome gpEventRecord(Worker& worker, Command& command, codec::Slots<calls::gpEventRecord>& slots) {
     using Call = calls::gpEventRecord;

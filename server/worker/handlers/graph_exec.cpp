@@ -28,11 +28,10 @@ std::uint32_t cost_of(const GraphExec& graph, Kind kind) {
     return kind == Kind::launch ? graph.cost() : 1;
 }
 
-// Tells the client, once, that the executable is destroyed and its launches are complete. `held`: launches that have
-// not been issued.
-void end_watch(Worker& worker, GraphExec& graph, std::size_t held) {
+// Tells the client, once, that the executable is destroyed and its launches are complete.
+void end_watch(Worker& worker, GraphExec& graph) {
     GraphExec::Watch& watch = graph.watch;
-    if (!watch.destroyed || watch.running != 0 || held != 0 || watch.ticket == 0) {
+    if (!watch.destroyed || watch.running != 0 || graph.launches_queued != 0 || watch.ticket == 0) {
         return;
     }
     const std::uint64_t ticket = std::exchange(watch.ticket, 0);
@@ -46,13 +45,14 @@ void end_watch(Worker& worker, GraphExec& graph, std::size_t held) {
 // driver's call returns.
 class Launch {
   public:
-    Launch(Worker& worker, StreamState& stream, std::shared_ptr<GraphExec> graph, Kind kind, BytesByDevice charged)
+    Launch(Worker& worker, Submission submission, std::shared_ptr<GraphExec> graph, Kind kind, BytesByDevice charged)
         : worker_(worker),
-          stream_(stream),
+          submission_(std::move(submission)),
+          stream_(submission_.stream()),
           graph_(std::move(graph)),
           kind_(kind),
           charged_(std::move(charged)),
-          work_(worker.tracer, stream, codec::TraceKind::graph) {
+          work_(worker.tracer, stream_, codec::TraceKind::graph) {
         if (has_steps()) {
             worker_.graph_steps.begin(graph_->steps());
         }
@@ -63,14 +63,14 @@ class Launch {
     void end(CUresult result) {
         work_.end(result);
         end_memory(worker_, *graph_, stream_, std::exchange(charged_, {}), result);
-        worker_.scheduler.issued(stream_, cost_of(*graph_, kind_));
+        submission_.end();
         if (result == CUDA_SUCCESS && graph_->watch.counts && kind_ == Kind::launch) {
             ++graph_->watch.running;
             worker_.scheduler.mark(stream_, [&worker = worker_, graph = graph_](CUresult) mutable {
                 --graph->watch.running;
-                end_watch(worker, *graph, graph->held_launches.size());
+                end_watch(worker, *graph);
                 if (worker.driver_closed()) {
-                    worker.when_driver_open([graph = std::move(graph)] {});  // this may be its last reference
+                    worker.gate.when_open([graph = std::move(graph)] {});  // this may be its last reference
                 }
             });
         }
@@ -85,10 +85,15 @@ class Launch {
             stream_, [&worker = worker_, steps = graph_->steps()](CUresult) { worker.graph_steps.end(steps); });
     }
 
+    // The stream has ended.
+    void cancel() { submission_.cancel(); }
+    [[nodiscard]] const Submission& submission() const { return submission_; }
+
   private:
     [[nodiscard]] bool has_steps() const { return kind_ == Kind::launch && !graph_->steps()->list.empty(); }
 
     Worker& worker_;
+    Submission submission_;
     StreamState& stream_;
     const std::shared_ptr<GraphExec> graph_;
     const Kind kind_;
@@ -96,9 +101,10 @@ class Launch {
     Tracer::Work work_;
 };
 
-CUresult call_driver(const driver::Api& api, Kind kind, CUgraphExec graph, CUstream stream) {
-    return kind == Kind::launch ? driver::call(api.cuGraphLaunch, graph, stream)
-                                : driver::call(api.cuGraphUpload, graph, stream);
+CUresult call_driver(const driver::WorkPermit& permit, const driver::Api& api, Kind kind, CUgraphExec graph,
+                     CUstream stream) {
+    return kind == Kind::launch ? driver::call(permit, api.cuGraphLaunch, graph, stream)
+                                : driver::call(permit, api.cuGraphUpload, graph, stream);
 }
 
 // While earlier work does not complete, the driver accepts a graph of 2,000 nodes, but blocks with 5,000
@@ -112,9 +118,8 @@ bool taken_at_once(const GraphExec& graph, const StreamState& stream) {
 
 // May the driver call begin? While the driver launches a graph with client steps, a helper's call that waits for the
 // GPU could begin. It would wait for these steps and block the dispatcher's launch (observed, docs/driver-facts.md).
-// And while a helper launches the same graph, a second call for it would block in the driver.
 bool may_begin(const Worker& worker, const GraphExec& graph) {
-    return !graph.in_driver && (graph.steps()->list.empty() || !worker.waiting_calls.any());
+    return graph.steps()->list.empty() || !worker.waiting_calls.any();
 }
 
 // Checks whether the launch is possible, and charges its memory, to be returned in end().
@@ -136,81 +141,81 @@ CUresult check_launch(Worker& worker, const Command& command, const StreamState&
                                   : worker.memory.graphs.begin(worker.api, graph.memory, stream.driver, charged);
 }
 
-CUresult launch(Worker& worker, const Command& command, StreamState& stream, const std::shared_ptr<GraphExec>& graph,
+CUresult launch(Worker& worker, const Command& command, Submission submission, const std::shared_ptr<GraphExec>& graph,
                 Kind kind) {
     BytesByDevice charged;
-    CUresult result = check_launch(worker, command, stream, *graph, charged);
-    if (result == CUDA_SUCCESS) {
-        Launch launch(worker, stream, graph, kind, std::move(charged));
-        result = call_driver(worker.api, kind, graph->driver(), stream.driver);
-        launch.end(result);
+    CUresult result = check_launch(worker, command, submission.stream(), *graph, charged);
+    if (result != CUDA_SUCCESS) {
+        submission.cancel();
+        return result;
     }
+    Launch launch(worker, std::move(submission), graph, kind, std::move(charged));
+    result = call_driver(launch.submission(), worker.api, kind, graph->driver(), launch.submission().stream().driver);
+    launch.end(result);
     return result;
 }
 
-// A launch or upload that is held in its stream, or whose driver call may block. It keeps its graph, which the program
-// may destroy before it is issued.
-class HeldLaunch final : public HeldForCommand {
+// A launch or upload that has to wait, or whose driver call may block. It keeps its graph, which the program may
+// destroy before it is issued. While a helper launches the graph, a second call for it would block in the driver: later
+// launches wait behind this one in the graph's queue.
+class QueuedLaunch final : public EntryOfCommand {
   public:
-    HeldLaunch(Worker& worker, Command command, StreamState& stream, std::shared_ptr<GraphExec> graph, Kind kind)
-        : HeldForCommand(worker, std::move(command)), stream_(stream), graph_(std::move(graph)), kind_(kind) {
-        command_.keep_header(kHeldCostBytes);
-        cost = cost_of(*graph_, kind);
-        graph_->held_launches.push_back(this);
+    QueuedLaunch(Worker& worker, Command command, StreamState& stream, std::shared_ptr<GraphExec> graph, Kind of_kind)
+        : EntryOfCommand(worker, std::move(command)), stream_(stream), graph_(std::move(graph)), kind_(of_kind) {
+        command_.keep_header(kQueuedCostBytes);
+        kind = calls::Kind::work;
+        cost = cost_of(*graph_, kind_);
+        ++graph_->launches_queued;
     }
-    ~HeldLaunch() override {
-        std::erase(graph_->held_launches, this);
-        leave_driver();
-    }
-    bool advance() override {
-        if (graph_->changes_made < changes_before_ || (!launch_ && !may_begin(worker_, *graph_))) {
-            return false;
-        }
-        if (!launch_ && taken_at_once(*graph_, stream_)) {
-            const Tracer::Issue issue(worker_.tracer, command_.header, true);
-            worker_.answer(command_, launch(worker_, command_, stream_, graph_, kind_));
-            return true;
-        }
+    ~QueuedLaunch() override { --graph_->launches_queued; }
+    Reason advance() override {
         if (!launch_) {
-            const Tracer::Issue issue(worker_.tracer, command_.header, true);
+            if (!may_begin(worker_, *graph_)) {
+                return Reason::driver_call;
+            }
+            const Tracer::Issue issue(worker_.tracer, command_.header, waited_for());
+            Submission granted = std::move(*std::exchange(submission, std::nullopt));
+            if (taken_at_once(*graph_, stream_)) {
+                worker_.answer(command_, launch(worker_, command_, std::move(granted), graph_, kind_));
+                return Reason::none;
+            }
             BytesByDevice charged;
             const CUresult result = check_launch(worker_, command_, stream_, *graph_, charged);
             if (result != CUDA_SUCCESS) {
+                granted.cancel();
                 worker_.answer(command_, result);
-                return true;
+                return Reason::none;
             }
-            begin_elsewhere(std::move(charged));
+            begin_elsewhere(std::move(granted), std::move(charged));
         }
         if (!call_->result) {
-            return false;
+            return Reason::driver_call;
         }
-        leave_driver();
         launch_->end(*call_->result);
         worker_.answer(command_, *call_->result);
-        return true;
+        return Reason::none;
+    }
+    void abandon(CUresult result) override {
+        if (launch_) {
+            launch_->cancel();
+        }
+        EntryOfCommand::abandon(result);
     }
 
   private:
-    void begin_elsewhere(BytesByDevice charged) {
-        launch_.emplace(worker_, stream_, graph_, kind_, std::move(charged));
-        graph_->in_driver = in_driver_ = true;
+    void begin_elsewhere(Submission granted, BytesByDevice charged) {
+        const auto permit = std::make_shared<Submission::Lent>(granted.lend());
+        launch_.emplace(worker_, std::move(granted), graph_, kind_, std::move(charged));
         call_ = WaitingCall::run(worker_.waiting_calls, worker_.api, stream_.context->driver,
-                                 [&api = worker_.api, kind = kind_, graph = graph_, stream = stream_.driver] {
-                                     return call_driver(api, kind, graph->driver(), stream);
+                                 [&api = worker_.api, permit, kind = kind_, graph = graph_, stream = stream_.driver] {
+                                     return call_driver(*permit, api, kind, graph->driver(), stream);
                                  });
-    }
-    void leave_driver() {
-        if (std::exchange(in_driver_, false)) {
-            graph_->in_driver = false;
-        }
     }
 
     StreamState& stream_;
     const std::shared_ptr<GraphExec> graph_;
     const Kind kind_;
-    const std::uint64_t changes_before_ = graph_->changes_asked;
     std::optional<Launch> launch_;  // set once a helper makes the driver call
-    bool in_driver_ = false;
     std::shared_ptr<WaitingCall> call_;
 };
 
@@ -224,11 +229,17 @@ Outcome put(Worker& worker, Command& command, CUgraphExec executable, CUstream i
     if (graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!taken_at_once(*graph, *stream) || !may_begin(worker, *graph) || graph->has_changes_waiting() ||
-        !worker.scheduler.may_issue(*stream, cost_of(*graph, kind))) {
-        return Outcome::hold(*stream, std::make_unique<HeldLaunch>(worker, command, *stream, graph, kind));
+    std::optional<Submission> submission;
+    if (taken_at_once(*graph, *stream) && may_begin(worker, *graph) && graph->queue.empty()) {
+        submission = worker.gate.enter(*stream, calls::Kind::work, cost_of(*graph, kind));
     }
-    return launch(worker, command, *stream, graph, kind);
+    if (!submission) {
+        graph->queue.name = codec::to_wire(executable);
+        worker.gate.queue(*stream, std::make_unique<QueuedLaunch>(worker, command, *stream, graph, kind),
+                          &graph->queue);
+        return Outcome::answered();
+    }
+    return launch(worker, command, std::move(*submission), graph, kind);
 }
 
 }  // namespace
@@ -251,7 +262,7 @@ bool charge_nodes(Worker& worker, CUcontext context, std::uint64_t nodes) {
 
 // The driver has made room for the local memory of the graph's kernels. If that is beyond the quota, launches say so.
 void learn_stack(Worker& worker, CUcontext context, const std::shared_ptr<GraphExec>& graph) {
-    worker.when_driver_open([&worker, context, graph] {
+    worker.gate.when_open([&worker, context, graph] {
         const ContextState* const state = worker.objects.context(context);
         if (state != nullptr && worker.scheduler.enter(state) == CUDA_SUCCESS) {
             graph->memory.stack_bytes = worker.memory.driver.learn_stack(worker.api, *state);
@@ -326,14 +337,14 @@ Outcome cuGraphExecDestroy(Worker& worker, Command& command, codec::Slots<calls:
     if (it == worker.graphs.executables.end()) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (auto waiting = await_changes(worker, command, it->second->has_changes_waiting())) {
+    if (auto waiting = await_changes(worker, command, it->second->changes_queued != 0)) {
         return std::move(*waiting);
     }
-    // Held and running launches keep the executable.
+    // Queued and running launches keep the executable.
     const std::shared_ptr<GraphExec> graph = it->second;
     worker.graphs.executables.erase(it);
     graph->watch.destroyed = true;
-    end_watch(worker, *graph, graph->held_launches.size());
+    end_watch(worker, *graph);
     return CUDA_SUCCESS;
 }
 
@@ -352,8 +363,7 @@ Outcome gpGraphExecOnDevice(Worker& worker, Command& command, codec::Slots<calls
     using Call = calls::gpGraphExecOnDevice;
     const CUgraphExec client = slots.at<Call::executable>().value;
     const auto it = worker.graphs.executables.find(client);
-    if (it == worker.graphs.executables.end() || it->second->has_changes_waiting() ||
-        !it->second->held_launches.empty()) {
+    if (it == worker.graphs.executables.end() || it->second->changes_queued != 0 || it->second->launches_queued != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const std::shared_ptr<GraphExec> graph = it->second;
@@ -455,7 +465,7 @@ Outcome cuGraphNodeGetEnabled(Worker& worker, Command& command, codec::Slots<cal
     if (graph == nullptr || worker.handles.translate(node) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (auto waiting = await_changes(worker, command, graph->has_changes_waiting())) {
+    if (auto waiting = await_changes(worker, command, graph->changes_queued != 0)) {
         return std::move(*waiting);
     }
     worker.scheduler.enter(worker.context_of(command));

@@ -30,7 +30,7 @@ void end_green(Worker& worker, CUcontext client) {
     worker.waiting_calls.run([&api = worker.api, green] { driver::call(api.cuGreenCtxDestroy, green); },
                              [&worker, driver, captures] {
                                  worker.context_owners.remove(driver);
-                                 worker.when_driver_open([&worker, captures] {
+                                 worker.gate.when_open([&worker, captures] {
                                      note_captures(worker);  // streams of other contexts may have joined those captures
                                      worker.captures -= captures;
                                  });
@@ -39,11 +39,11 @@ void end_green(Worker& worker, CUcontext client) {
 
 // The driver does not know of work that the worker holds, so these calls wait until all of it has been issued.
 bool serve_later(Worker& worker, Command& command) {
-    if (command.ready || !worker.scheduler.holds_any()) {
+    if (command.ready || !worker.gate.queues_any()) {
         worker.drain_issuers();
         return false;
     }
-    serve_when_issued(worker, command);
+    serve_after_all(worker, command);
     return true;
 }
 
@@ -175,8 +175,8 @@ Outcome gpGreenContextDestroy(Worker& worker, Command&, codec::Slots<calls::gpGr
     }
     state->ending = true;
     // Postponed, because the action may run while the scheduler iterates over the context's streams.
-    worker.scheduler.when_complete(*state, [&worker, client](CUresult) {
-        worker.when_driver_open([&worker, client] { end_green(worker, client); });
+    worker.gate.when_complete(*state, [&worker, client](CUresult) {
+        worker.gate.when_open([&worker, client] { end_green(worker, client); });
     });
     return CUDA_SUCCESS;
 }
@@ -201,8 +201,10 @@ Outcome gpContextRecordEvent(Worker& worker, Command& command, codec::Slots<call
         return result;
     }
     event->latched = context->legacy.latched;
-    return context->green != nullptr ? driver::call(worker.api.cuGreenCtxRecordEvent, context->green, event->driver)
-                                     : driver::call(worker.api.cuCtxRecordEvent, context->driver, event->driver);
+    const Submission permit = worker.gate.of_context(*context);
+    return context->green != nullptr
+               ? driver::call(permit, worker.api.cuGreenCtxRecordEvent, context->green, event->driver)
+               : driver::call(permit, worker.api.cuCtxRecordEvent, context->driver, event->driver);
 }
 
 Outcome gpContextWaitEvent(Worker& worker, Command& command, codec::Slots<calls::gpContextWaitEvent>& slots) {
@@ -218,8 +220,10 @@ Outcome gpContextWaitEvent(Worker& worker, Command& command, codec::Slots<calls:
     if (event == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    return context->green != nullptr ? driver::call(worker.api.cuGreenCtxWaitEvent, context->green, event->driver)
-                                     : driver::call(worker.api.cuCtxWaitEvent, context->driver, event->driver);
+    const Submission permit = worker.gate.of_context(*context);
+    return context->green != nullptr
+               ? driver::call(permit, worker.api.cuGreenCtxWaitEvent, context->green, event->driver)
+               : driver::call(permit, worker.api.cuCtxWaitEvent, context->driver, event->driver);
 }
 
 }  // namespace gpupool::worker::handlers

@@ -30,10 +30,11 @@ CUresult take_word(Worker& worker, ContextState& context, HostFunctionWord& wait
 Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpHostFunction>& slots) {
     using Call = calls::gpHostFunction;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = nullptr;
-    if (auto waiting = check_ready(worker, command, slots.at<Call::stream>().value, stream)) {
-        return std::move(*waiting);
+    std::optional<Submission> submission;
+    if (auto outcome = enter<Call>(worker, command, slots.at<Call::stream>().value, submission); !submission) {
+        return outcome;
     }
+    StreamState* const stream = &submission->stream();
     if (stream->capturing) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // the client uses gpCaptureHostFunction for these
     }
@@ -52,9 +53,9 @@ Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpH
         worker.send_host_changes();
         worker.notify(codec::NoticeType::host_function, codec::HostFunctionNotice{ticket, status, 0});
     });
-    result = driver::call(worker.api.cuStreamWaitValue32_v2, stream->driver, wait.device_word, cuuint32_t{1},
-                          static_cast<unsigned>(CU_STREAM_WAIT_VALUE_EQ));
-    worker.scheduler.issued(*stream);
+    result = driver::call(*submission, worker.api.cuStreamWaitValue32_v2, stream->driver, wait.device_word,
+                          cuuint32_t{1}, static_cast<unsigned>(CU_STREAM_WAIT_VALUE_EQ));
+    submission->end();
     // The word is free again when the stream has passed it. Records no event: the driver may block the dispatcher here,
     // because another call in the driver waits for this word.
     worker.scheduler.mark(

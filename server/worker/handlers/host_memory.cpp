@@ -101,7 +101,7 @@ Outcome gpHostUnmirror(Worker& worker, Command& command, codec::Slots<calls::gpH
         worker.answer(command, *result);
     };
     // Held work of another context may still use the memory.
-    worker.scheduler.when_issued([&worker, unregister = std::move(unregister), done = std::move(done)] {
+    worker.gate.after_all([&worker, unregister = std::move(unregister), done = std::move(done)] {
         worker.waiting_calls.run(unregister, done);
     });
     return Outcome::answered();

@@ -34,12 +34,12 @@ CUresult translate(Worker& worker, const Command& command, const StreamState& st
 }
 
 // Calls that wait for the events meanwhile wait for the launch.
-void hold_events(Operation& operation, const LaunchEvents& events) {
+void name_events(Entry& entry, const LaunchEvents& events) {
     for (const std::shared_ptr<EventState>& event : events) {
-        if (event->held_record != 0) {
-            operation.after.push_back(event->held_record);
+        if (event->queued_record != 0) {
+            entry.after.push_back(event->queued_record);
         }
-        operation.records_event(event);
+        entry.records_event(event);
     }
 }
 
@@ -60,32 +60,35 @@ CUresult charge_local_memory(Worker& worker, const ContextState& context, CUfunc
 
 // A function's first launch, made on a helper: the driver waits for the GPU if the function needs more local memory
 // than any before it, and the GPU may be waiting for the dispatcher. The stream's context must be current.
-class FirstLaunch final : public HeldForCommand {
+class FirstLaunch final : public EntryOfCommand {
   public:
-    FirstLaunch(Worker& worker, Command command, StreamState& stream, KernelLaunch launch)
-        : HeldForCommand(worker, std::move(command)),
+    FirstLaunch(Worker& worker, Command command, StreamState& stream, KernelLaunch launch,
+                std::shared_ptr<Submission::Lent> permit)
+        : EntryOfCommand(worker, std::move(command)),
           stream_(stream),
           launch_(std::make_shared<Kept>(std::move(launch))),
           work_(worker_.tracer, stream, codec::TraceKind::kernel) {
-        command_.keep_header(kHeldCostBytes);
+        command_.keep_header(kQueuedCostBytes);
+        kind = calls::Kind::work;
         work_.name(launch_->shape.function, launch_->function);
         // Now, not when the operation is advanced: the next command may launch the function too, and would not count as
         // its first.
-        call_ = WaitingCall::run(worker_.waiting_calls, worker_.api, stream_.context->driver,
-                                 [&api = worker_.api, launch = launch_] { return launch->issue(api); });
+        call_ = WaitingCall::run(
+            worker_.waiting_calls, worker_.api, stream_.context->driver,
+            [&api = worker_.api, launch = launch_, permit = std::move(permit)] { return launch->issue(*permit, api); });
     }
-    bool advance() override {
+    Reason advance() override {
         if (!call_->result) {
-            return false;
+            return Reason::driver_call;
         }
         work_.end(*call_->result);
-        worker_.scheduler.issued(stream_);
+        submission->end();
         if (*call_->result != CUDA_SUCCESS) {
             worker_.handles.forget_use(launch_->shape.function);
             note_failure(worker_.api, *launch_, *call_->result);
         }
         worker_.answer(command_, *call_->result);
-        return true;
+        return Reason::none;
     }
 
   private:
@@ -102,24 +105,31 @@ class FirstLaunch final : public HeldForCommand {
     std::shared_ptr<WaitingCall> call_;
 };
 
+Outcome queue_launch(Worker& worker, Command& command, StreamState& stream,
+                     std::vector<CUlaunchAttribute>& attributes) {
+    const CUresult result = translate(worker, command, stream, attributes, command.events);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    auto entry = std::make_unique<QueuedCommand>(worker, command, calls::Kind::work);
+    name_events(*entry, command.events);
+    worker.gate.queue(stream, std::move(entry));
+    return Outcome::answered();
+}
+
 }  // namespace
 
 Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>& slots) {
     using Call = calls::gpLaunch;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = nullptr;
     std::vector<CUlaunchAttribute>& attributes = slots.at<Call::attributes>().object;
-    std::optional<Outcome> waiting = check_ready(worker, command, slots.at<Call::stream>().value, stream);
-    if (waiting) {
-        if (waiting->verdict == Outcome::Verdict::hold && !attributes.empty()) {
-            result = translate(worker, command, *stream, attributes, command.events);
-            if (result != CUDA_SUCCESS) {
-                return result;
-            }
-            waiting->operation = std::make_unique<HeldCommand>(worker, command);
-            hold_events(*waiting->operation, command.events);
-        }
-        return std::move(*waiting);
+    StreamState* const stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    std::optional<Submission> submission = worker.gate.enter(*stream, Call::kKind);
+    if (!submission) {
+        return queue_launch(worker, command, *stream, attributes);
     }
     if (slots.at<Call::launch>().value == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -151,18 +161,20 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     if (first && worker.gpu_may_wait_for_us()) [[unlikely]] {
         worker.drain_issuers();  // otherwise the waiting call would block the issuers' launches
         worker.scheduler.enter(stream->context);
-        auto elsewhere = std::make_unique<FirstLaunch>(worker, command, *stream, std::move(launch));
-        if (!command.ready) {  // else the held command names them already
-            hold_events(*elsewhere, recorded);
+        auto elsewhere = std::make_unique<FirstLaunch>(worker, command, *stream, std::move(launch),
+                                                       std::make_shared<Submission::Lent>(submission->lend()));
+        if (!command.ready) {  // else the queued command names them already
+            name_events(*elsewhere, recorded);
         }
-        return Outcome::hold(*stream, std::move(elsewhere));
+        worker.gate.go_on(std::move(*submission), std::move(elsewhere));
+        return Outcome::answered();
     }
     for (const std::shared_ptr<EventState>& event : recorded) {
         event->in_graph = event->in_graph || stream->capturing;
     }
     const bool independent = is_independent(worker, command, context, *stream, !recorded.empty());
     if (independent && worker.issuers.takes(*stream, worker.more_to_come())) {
-        worker.issuers.hand_out(*stream, command, std::move(launch), worker.scheduler.issued_elsewhere(*stream));
+        worker.issuers.hand_out(std::move(*submission), command, std::move(launch));
         return Outcome::answered();
     }
     if (!independent || worker.issuers.busy_with(*stream)) {
@@ -173,9 +185,8 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     }
     Tracer::Work work(worker.tracer, *stream, codec::TraceKind::kernel);
     work.name(launch.shape.function, launch.function);
-    result = launch.issue(worker.api);
+    result = launch.issue(*submission, worker.api);
     work.end(result);
-    worker.scheduler.issued(*stream);
     if (result != CUDA_SUCCESS) {
         worker.handles.forget_use(launch.shape.function);
         note_failure(worker.api, launch, result);

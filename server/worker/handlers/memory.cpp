@@ -403,15 +403,17 @@ template <class Call, class Allocate>
 Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& slots, CUmemoryPool pool,
                           Allocate allocate) {
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = nullptr;
-    if (auto waiting = check_ready(worker, command, slots.template at<Call::hStream>().value, stream)) {
-        return std::move(*waiting);
+    std::optional<Submission> submission;
+    if (auto outcome = enter<Call>(worker, command, slots.template at<Call::hStream>().value, submission);
+        !submission) {
+        return outcome;
     }
+    StreamState* const stream = &submission->stream();
     const std::uint64_t bytes = slots.template at<Call::bytesize>().value;
     worker.scheduler.enter(stream->context);
     if (stream->capturing) {
         // The graph takes memory when it is launched.
-        return allocate(slots.template at<Call::dptr>().object, bytes, stream->driver);
+        return allocate(*submission, slots.template at<Call::dptr>().object, bytes);
     }
     if (pool == nullptr) {
         result = driver::call(worker.api.cuDeviceGetMemPool, &pool, stream->context->device);
@@ -421,10 +423,9 @@ Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& 
     }
     if (result == CUDA_SUCCESS) {
         result = worker.memory.pools.allocate(
-            worker.api, pool, bytes, [&](CUdeviceptr& address) { return allocate(address, bytes, stream->driver); },
-            [&](CUdeviceptr address) { driver::call(worker.api.cuMemFreeAsync, address, stream->driver); },
+            worker.api, pool, bytes, [&](CUdeviceptr& address) { return allocate(*submission, address, bytes); },
+            [&](CUdeviceptr address) { driver::call(*submission, worker.api.cuMemFreeAsync, address, stream->driver); },
             slots.template at<Call::dptr>().object);
-        worker.scheduler.issued(*stream);
     }
     if (result == CUDA_SUCCESS) {
         worker.memory_changed();
@@ -435,8 +436,8 @@ Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& 
 }  // namespace
 
 Outcome cuMemAllocAsync(Worker& worker, Command& command, codec::Slots<calls::cuMemAllocAsync>& slots) {
-    const auto allocate = [&](CUdeviceptr& address, std::size_t bytes, CUstream stream) {
-        return driver::call(worker.api.cuMemAllocAsync, &address, bytes, stream);
+    const auto allocate = [&](const Submission& submission, CUdeviceptr& address, std::size_t bytes) {
+        return driver::call(submission, worker.api.cuMemAllocAsync, &address, bytes, submission.stream().driver);
     };
     return allocate_in_order(worker, command, slots, nullptr, allocate);
 }
@@ -446,23 +447,23 @@ Outcome cuMemAllocFromPoolAsync(Worker& worker, Command& command, codec::Slots<c
     if (worker.handles.translate(pool) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto allocate = [&](CUdeviceptr& address, std::size_t bytes, CUstream stream) {
-        return driver::call(worker.api.cuMemAllocFromPoolAsync, &address, bytes, pool, stream);
+    const auto allocate = [&](const Submission& submission, CUdeviceptr& address, std::size_t bytes) {
+        return driver::call(submission, worker.api.cuMemAllocFromPoolAsync, &address, bytes, pool,
+                            submission.stream().driver);
     };
     return allocate_in_order(worker, command, slots, pool, allocate);
 }
 
 Outcome cuMemFreeAsync(Worker& worker, Command& command, codec::Slots<calls::cuMemFreeAsync>& slots) {
     using Call = calls::cuMemFreeAsync;
-    CUresult result = CUDA_SUCCESS;
-    StreamState* stream = nullptr;
-    if (auto waiting = check_ready(worker, command, slots.at<Call::hStream>().value, stream)) {
-        return std::move(*waiting);
+    std::optional<Submission> submission;
+    if (auto outcome = enter<Call>(worker, command, slots.at<Call::hStream>().value, submission); !submission) {
+        return outcome;
     }
+    StreamState* const stream = &submission->stream();
     const CUdeviceptr address = slots.at<Call::dptr>().value;
     worker.scheduler.enter(stream->context);
-    result = driver::call(worker.api.cuMemFreeAsync, address, stream->driver);
-    worker.scheduler.issued(*stream);
+    const CUresult result = driver::call(*submission, worker.api.cuMemFreeAsync, address, stream->driver);
     if (result == CUDA_SUCCESS && !stream->capturing && worker.memory.pools.freed(address)) {
         worker.memory_changed();
     }

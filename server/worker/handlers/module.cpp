@@ -118,7 +118,7 @@ Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::u
                                      answer_load(worker, *job, device);
                                      return;
                                  }
-                                 worker.when_driver_open([&worker, job, device] {
+                                 worker.gate.when_open([&worker, job, device] {
                                      if (!charge_data(worker, *job)) {
                                          job->result = CUDA_ERROR_OUT_OF_MEMORY;
                                          answer_load(worker, *job, device);
@@ -439,15 +439,14 @@ Outcome gpFunctionSetAttribute(Worker& worker, Command& command, codec::Slots<ca
         }
     } else {
         int former = value;
-        if (worker.scheduler.holds_any()) {
+        if (worker.gate.queues_any()) {
             result = is_kernel ? driver::call(worker.api.cuKernelGetAttribute, &former, attribute,
                                               reinterpret_cast<CUkernel>(function), device)
                                : driver::call(worker.api.cuFuncGetAttribute, &former, attribute, function);
         }
         if (result == CUDA_SUCCESS && affects_earlier_launches(attribute, former, value)) {
             worker.function_changes.put_off(name);
-            serve_when_issued(worker, command);
-            return Outcome::answered();
+            return serve_after_all(worker, command);
         }
         worker.function_changes.overtake(name);
     }

@@ -105,7 +105,7 @@ void end_stream(Worker& worker, CUstream client, CUcontext context) {
     driver::call(worker.api.cuStreamDestroy_v2, stream.driver);
     keep_first_error(state->latched_by_ended, stream.take_latched());
     worker.tracer.forget(stream);
-    worker.scheduler.forget(stream, CUDA_SUCCESS);
+    worker.gate.forget(stream, CUDA_SUCCESS);
     const bool ends_capture = stream.began_capture;
     state->streams.erase(it);
     ends_capture ? note_end_of_capture(worker) : note_captures(worker);
@@ -123,8 +123,9 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     worker.objects.streams_destroyed += std::exchange(stream->ending, true) ? 0 : 1;
-    if (!stream->held.empty() && !command.ready) {
-        return Outcome::hold(*stream);
+    if (!stream->queue.empty() && !command.ready) {
+        worker.gate.queue(*stream, std::make_unique<QueuedCommand>(worker, command));
+        return Outcome::answered();
     }
     worker.scheduler.enter(stream->context);
     if (stream->began_capture) {
@@ -132,7 +133,7 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
     }
     // Deferred, because the action may run while the scheduler iterates over this very stream.
     const auto end = [&worker, client, context = stream->context->client](CUresult) {
-        worker.when_driver_open([&worker, client, context] { end_stream(worker, client, context); });
+        worker.gate.when_open([&worker, client, context] { end_stream(worker, client, context); });
     };
     // Completions that are yet to be polled refer to the stream: it is destroyed when they are found.
     if (stream->capturing) {
@@ -227,9 +228,9 @@ Outcome cuStreamSynchronize(Worker& worker, Command& command, codec::Slots<calls
     auto answer = [&worker, command](CUresult verdict) { worker.answer(command, verdict, true); };
     if (stream->legacy) {
         // The legacy stream waits for all blocking streams, so this call does too.
-        worker.scheduler.when_blocking_complete(*stream->context, std::move(answer));
+        worker.gate.when_blocking_complete(*stream->context, std::move(answer));
     } else {
-        worker.scheduler.when_complete(*stream, std::move(answer));
+        worker.gate.when_complete(*stream, std::move(answer));
     }
     return Outcome::answered();
 }
@@ -251,29 +252,34 @@ Outcome cuStreamWaitEvent(Worker& worker, Command& command, codec::Slots<calls::
         return CUDA_ERROR_INVALID_HANDLE;
     }
     const unsigned flags = slots.at<Call::Flags>().value;
-    if (!command.ready && (event->held_record != 0 || !worker.scheduler.may_issue(*stream))) {
+    std::optional<Submission> submission;
+    if (command.ready || event->queued_record == 0) {
+        submission = worker.gate.enter(*stream, Call::kKind);
+    }
+    if (!submission) {
         // The record that it means, even if the event is recorded again before the command is issued.
         command.events = {event};
-        auto operation = std::make_unique<HeldCommand>(worker, command);
-        if (event->held_record != 0) {
-            operation->after.push_back(event->held_record);
+        auto entry = std::make_unique<QueuedCommand>(worker, command, Call::kKind);
+        if (event->queued_record != 0) {
+            entry->after.push_back(event->queued_record);
         }
-        operation->names(event);
-        return Outcome::hold(*stream, std::move(operation));
+        entry->names(event);
+        worker.gate.queue(*stream, std::move(entry));
+        return Outcome::answered();
     }
     worker.scheduler.enter(stream->context);
     if (worker.captures != 0 && !stream->capturing && stream->unmarked != 0) {
         worker.scheduler.mark(*stream, {});  // it may be about to join a capture, after which no mark may enter it
     }
     event->in_graph = event->in_graph || (stream->capturing && (flags & CU_EVENT_WAIT_EXTERNAL) != 0);
-    result = driver::call(worker.api.cuStreamWaitEvent, stream->driver, event->driver, flags);
+    result = driver::call(*submission, worker.api.cuStreamWaitEvent, stream->driver, event->driver, flags);
     if (event->latched != CUDA_SUCCESS) [[unlikely]] {
         const StreamState* const source = worker.objects.stream(event->recorded_in);
         if (source == nullptr || source->latched != CUDA_SUCCESS) {  // else a call has reported the error
             stream->latch(event->latched);
         }
     }
-    worker.scheduler.issued(*stream);
+    submission->end();
     note_capture(worker, *stream);  // waiting for an event of a capture joins the capture
     return result;
 }

@@ -14,7 +14,7 @@ CUresult event_to_record(Worker& worker, const Command& command, CUevent client,
     }
     event = known->second;
     const bool stays = event->in_graph || (event->flags & CU_EVENT_INTERPROCESS) != 0;
-    if ((event->waiters != 0 || event->held_uses != 0) && !stays) {
+    if ((event->waiters != 0 || event->queued_uses != 0) && !stays) {
         auto fresh = std::make_shared<EventState>();
         fresh->client = client;
         fresh->context = event->context;

@@ -1,6 +1,6 @@
-// Changes of functions' attributes that are deferred until held work has been issued.
+// Changes of functions' attributes that are deferred until queued work has been issued.
 //
-// Threads: the dispatcher's only. Bounded by the number of held commands, which are charged to the session.
+// Threads: the dispatcher's only. Bounded by the number of queued commands, which are charged to the session.
 #pragma once
 
 #include <map>

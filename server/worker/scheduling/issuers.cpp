@@ -42,14 +42,16 @@ bool Issuers::start(std::size_t count) {
     return true;
 }
 
-void Issuers::hand_out(const StreamState& stream, const Command& command, KernelLaunch launch, std::uint32_t mark) {
+void Issuers::hand_out(Submission submission, const Command& command, KernelLaunch launch) {
+    const StreamState& stream = submission.stream();
     Issuer& issuer = *issuers_[static_cast<std::size_t>(stream.issuer - 1)];
     const std::uint32_t place = issuer.handed.load(std::memory_order_relaxed);
     wait_for(issuer, place - kMaxWaiting + 1);
     Job& job = issuer.ring[place % kMaxWaiting];
     job.command = command;
     job.launch = std::move(launch);
-    job.mark = mark;
+    job.permit.emplace(submission.lend());
+    job.mark = submission.end_elsewhere();
     job.mark_word = stream.marks.device_word;
     job.context = stream.context->driver;
     job.contexts_ended = contexts_ended_;
@@ -124,10 +126,10 @@ void Issuers::issue(Job& job, CUcontext& current, std::uint32_t& contexts_ended)
         current = result == CUDA_SUCCESS ? job.context : nullptr;
         contexts_ended = job.contexts_ended;
     }
-    result = result != CUDA_SUCCESS ? result : job.launch.issue(api_);
+    result = result != CUDA_SUCCESS ? result : job.launch.issue(*job.permit, api_);
     if (job.mark != 0 && current == job.context) {
         // The scheduler finds a failure when it queries the driver.
-        (void)write_mark(api_, job.launch.stream, job.mark_word, job.mark);
+        (void)MarkWord::write(api_, job.launch.stream, job.mark_word, job.mark);
     }
     if (result != CUDA_SUCCESS) {
         const Lock lock(failures_mutex_);

@@ -19,6 +19,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "common/spin.h"
 #include "server/driver/api.h"
 #include "server/worker/dispatch/command.h"
+#include "server/worker/gate/submission.h"
 #include "server/worker/scheduling/kernel_launch.h"
 #include "server/worker/session/objects.h"
 
@@ -48,9 +50,9 @@ class Issuers {
 
     // Should this launch for `stream` be handed out? `more`: further launches behind it have already arrived.
     bool takes(StreamState& stream, bool more);
-    // Hands a launch to its stream's issuer, which issues it before drain() returns and then writes `mark` to the
-    // stream's word (Scheduler::issued_elsewhere); 0: no mark.
-    void hand_out(const StreamState& stream, const Command& command, KernelLaunch launch, std::uint32_t mark);
+    // Hands a launch to its stream's issuer, which issues it before drain() returns and then writes the mark that is
+    // due (Submission::end_elsewhere).
+    void hand_out(Submission submission, const Command& command, KernelLaunch launch);
     // Was anything handed out since drain()? Is `stream` also one that an issuer serves?
     [[nodiscard]] bool busy() const { return busy_; }
     [[nodiscard]] bool busy_with(const StreamState& stream) const { return busy_ && stream.issuer > 0; }
@@ -65,6 +67,7 @@ class Issuers {
     struct Job {
         Command command;
         KernelLaunch launch;
+        std::optional<Submission::Lent> permit;
         std::uint32_t mark = 0;
         CUdeviceptr mark_word = 0;
         CUcontext context = nullptr;

@@ -37,7 +37,7 @@ bool find_arguments(const driver::Api& api, CUfunction function, bool is_kernel,
     }
 }
 
-CUresult KernelLaunch::issue(const driver::Api& api) {
+CUresult KernelLaunch::issue(const driver::WorkPermit& permit, const driver::Api& api) {
     std::size_t argument_bytes = arguments.size();
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, arguments.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &argument_bytes,
                      CU_LAUNCH_PARAM_END};
@@ -58,9 +58,9 @@ CUresult KernelLaunch::issue(const driver::Api& api) {
     }
     if (shape.extended != 0 || shape.cooperative != 0) {
         const CUlaunchConfig config = config_of(shape, attributes, stream);
-        return driver::call(api.cuLaunchKernelEx, &config, function, separate, given);
+        return driver::call(permit, api.cuLaunchKernelEx, &config, function, separate, given);
     }
-    return driver::call(api.cuLaunchKernel, function, shape.grid_x, shape.grid_y, shape.grid_z, shape.block_x,
+    return driver::call(permit, api.cuLaunchKernel, function, shape.grid_x, shape.grid_y, shape.grid_z, shape.block_x,
                         shape.block_y, shape.block_z, shape.shared_bytes, stream, separate, given);
 }
 

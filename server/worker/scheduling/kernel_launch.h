@@ -22,7 +22,7 @@ struct KernelLaunch {
     bool captured = false;               // the stream captures
 
     // Issues the launch. The stream's context must be current.
-    CUresult issue(const driver::Api& api);
+    CUresult issue(const driver::WorkPermit& permit, const driver::Api& api);
 };
 
 // Finds each argument of `function` (a CUkernel if `is_kernel`) in packed arguments. False if the driver does not say

@@ -6,12 +6,10 @@
 
 namespace gpupool::worker {
 
-Scheduler::Scheduler(const driver::Api& api, PinnedMemory& word_memory,
-                     std::function<void(const StreamState&, bool)> notify_throttled,
-                     std::function<bool()> driver_closed, std::function<void()> drain_issuers, TimeSource& clock)
+Scheduler::Scheduler(const driver::Api& api, PinnedMemory& word_memory, std::function<bool()> driver_closed,
+                     std::function<void()> drain_issuers, TimeSource& clock)
     : api_(api),
       word_memory_(word_memory),
-      notify_throttled_(std::move(notify_throttled)),
       driver_closed_(std::move(driver_closed)),
       drain_issuers_(std::move(drain_issuers)),
       clock_(clock) {}
@@ -26,44 +24,27 @@ CUresult Scheduler::enter(const ContextState* context) {
     return result;
 }
 
-bool Scheduler::full(const StreamState& stream, std::uint32_t cost) const {
+bool Scheduler::has_room(const StreamState& stream, std::uint32_t cost) const {
     if (cost > 1) {
         const std::size_t taken = stream.outstanding + stream.completions.size();
-        return taken != 0 && taken + cost > kGraphCredit;
+        return taken == 0 || taken + cost <= kGraphCredit;
     }
-    return stream.outstanding >= credit_ ||
-           stream.completions.size() >= (kernels_print_ ? kMaxMarksWithEvents : kMaxMarks);
+    return stream.outstanding < credit_ &&
+           stream.completions.size() < (kernels_print_ ? kMaxMarksWithEvents : kMaxMarks);
 }
 
-bool Scheduler::ready(const StreamState& stream, std::uint32_t cost) const {
-    if (stream.capturing) {
-        return true;  // the work only becomes nodes of a graph
+bool Scheduler::make_room(StreamState& stream, std::uint32_t cost) {
+    if (has_room(stream, cost)) {
+        return true;
     }
-    if (full(stream, cost)) {
-        return false;
-    }
-    if (stream.legacy) {
-        return !stream.context->any_blocking(
-            [&](const StreamState& other) { return &other != &stream && !other.held.empty(); });
-    }
-    return !stream.blocking || stream.context->legacy.held.empty();
+    poll_stream(stream, true);
+    return has_room(stream, cost);
 }
 
-bool Scheduler::may_issue(StreamState& stream, std::uint32_t cost) {
-    ++stream.context->submissions;
-    if (!stream.held.empty()) {
-        return false;
+void Scheduler::mark_for_credit(StreamState& stream) {
+    if (stream.completions.empty() && stream.unmarked != 0) {
+        mark(stream, {});
     }
-    // Holding a command costs as much as the launch, so poll first: the GPU may have completed work since the last
-    // poll.
-    if (!stream.capturing && full(stream, cost)) {
-        poll_stream(stream, true);
-    }
-    if (!ready(stream, cost)) {
-        return false;
-    }
-    mark_before(stream);
-    return true;
 }
 
 void Scheduler::list(StreamState& stream) {
@@ -91,157 +72,9 @@ void Scheduler::issued(StreamState& stream, std::uint32_t cost) {
     }
 }
 
-void Scheduler::hold(StreamState& stream, std::unique_ptr<Operation> operation) {
-    operation->id = next_id_++;
-    open_.emplace_hint(open_.end(), operation->id, operation.get());
-    // Operations up to `known` need not be waited for: what the stream holds already waits for them.
-    const std::uint64_t known = stream.held.empty() ? 0 : stream.held.back()->id;
-    const auto wait_for_tail = [&](const StreamState& other) {
-        if (&other != &stream && !other.held.empty() && other.held.back()->id > known) {
-            operation->after.push_back(other.held.back()->id);
-        }
-    };
-    if (stream.legacy) {
-        stream.context->each_stream([&](const StreamState& other) {
-            if (other.blocking) {
-                wait_for_tail(other);
-            }
-        });
-    } else if (stream.blocking) {
-        wait_for_tail(stream.context->legacy);
-    }
-    for (EventState* const event : operation->records) {
-        event->held_record = operation->id;
-    }
-    stream.held_bytes += operation->bytes;
-    held_bytes_ += operation->bytes;
-    stream.held.push_back(std::move(operation));
-    list(stream);
-    if (!stream.throttled && (stream.held.size() >= kThrottleAt || stream.held_bytes > stream_limit_bytes())) {
-        set_throttled(stream, true);
-    }
-}
-
-// What one stream may hold now, in bytes.
-std::size_t Scheduler::stream_limit_bytes() const {
-    return (kHeldBudgetBytes - std::min(kHeldBudgetBytes, held_bytes_)) / kLimitDivisor;
-}
-
-void Scheduler::set_throttled(StreamState& stream, bool throttled) {
-    stream.throttled = throttled;
-    throttled_streams_ += throttled ? 1 : std::size_t{0} - 1;
-    notify_throttled_(stream, throttled);
-}
-
-void Scheduler::release_client(StreamState& stream) {
-    if (stream.throttled && stream.held.size() <= kReleaseAt &&
-        (stream.held.empty() || stream.held_bytes <= stream_limit_bytes() / kReleaseDivisor)) {
-        set_throttled(stream, false);
-    }
-}
-
-// Also releases streams whose limit has grown because others hold less.
-void Scheduler::release_clients() {
-    for (std::size_t i = 0; throttled_streams_ != 0 && i < busy_.size(); ++i) {
-        release_client(*busy_[i]);
-    }
-}
-
-bool Scheduler::advance_head(StreamState& stream) {
-    Operation& head = *stream.held.front();
-    if (full(stream, head.cost)) {
-        if (stream.completions.empty() && stream.unmarked != 0) {
-            mark(stream, {});  // without a mark the scheduler would never learn that the places are free
-        }
-        return false;
-    }
-    ++stream.context->submissions;
-    std::erase_if(head.after, [&](std::uint64_t id) { return !open_.contains(id); });
-    if (!head.after.empty()) {
-        return false;
-    }
-    mark_before(stream);
-    if (!head.advance()) {
-        return false;
-    }
-    open_.erase(head.id);
-    stream.held_bytes -= head.bytes;
-    held_bytes_ -= head.bytes;
-    const std::unique_ptr<Operation> issued = std::move(stream.held.front());
-    stream.held.pop_front();
-    release_client(stream);
-    end(*issued);
-    return true;
-}
-
-// The operation is not held any more.
-void Scheduler::end(Operation& operation) {
-    for (EventState* const event : operation.records) {
-        if (event->held_record == operation.id) {
-            event->held_record = 0;
-        }
-    }
-    for (const std::function<void()>& action : operation.then) {
-        action();
-    }
-    for (const std::shared_ptr<EventState>& event : operation.events) {
-        if (--event->held_uses == 0 && event->retired) {
-            retire(*event);
-        }
-    }
-}
-
-bool Scheduler::run_held() {
-    bool moved = false;
-    // An issued operation may be what others waited for: repeat until nothing moves.
-    for (bool again = true; again;) {
-        again = false;
-        for (std::size_t i = 0; i < busy_.size(); ++i) {
-            while (!busy_[i]->held.empty() && !driver_closed_() && advance_head(*busy_[i])) {
-                again = moved = true;
-            }
-        }
-    }
-    if (moved && throttled_streams_ != 0) {
-        release_clients();
-    }
-    return run_after_issue() || moved;
-}
-
-bool Scheduler::run_after_issue() {
-    bool moved = false;
-    while (!after_issue_.empty() && !driver_closed_()) {
-        if (!open_.empty() && open_.begin()->first <= after_issue_.front().up_to) {
-            break;
-        }
-        const std::function<void()> action = std::move(after_issue_.front().action);
-        after_issue_.pop_front();
-        action();
-        moved = true;
-    }
-    return moved;
-}
-
-void Scheduler::when_issued(std::function<void()> action) {
-    if (!holds_any()) {
-        action();
-        return;
-    }
-    after_issue_.push_back({next_id_ - 1, std::move(action)});
-}
-
-void Scheduler::when_issued(std::uint64_t operation, std::function<void()> action) {
-    const auto held = open_.find(operation);
-    if (held == open_.end()) {
-        action();
-    } else {
-        held->second->then.push_back(std::move(action));
-    }
-}
-
 void Scheduler::retire(EventState& event) {
     event.retired = true;
-    if (event.held_uses != 0) {
+    if (event.queued_uses != 0) {
         return;
     }
     if (event.waiters == 0 && event.driver != nullptr) {
@@ -251,16 +84,6 @@ void Scheduler::retire(EventState& event) {
 }
 
 void Scheduler::forget_events(Objects& objects, const ContextState& context) {
-    for (StreamState* const stream : busy_) {
-        for (const auto& operation : stream->held) {
-            for (const std::shared_ptr<EventState>& event : operation->events) {
-                if (event->context == &context) {
-                    event->driver = nullptr;
-                    event->retired = true;  // end() of the operation retires it
-                }
-            }
-        }
-    }
     std::erase_if(objects.events, [&](const auto& entry) {
         if (entry.second->context == &context) {
             detach(*entry.second);
@@ -281,17 +104,9 @@ void Scheduler::detach(EventState& event) {
 }
 
 void Scheduler::forget(StreamState& stream, CUresult result) {
-    for (auto& operation : stream.held) {
-        open_.erase(operation->id);
-    }
     if (stream.context != nullptr) {
         take_unmarked(stream);
     }
-    std::deque<std::unique_ptr<Operation>> held = std::move(stream.held);
-    stream.held.clear();
-    held_bytes_ -= std::exchange(stream.held_bytes, 0);
-    release_client(stream);
-    release_clients();
     std::deque<Completion> completions = std::move(stream.completions);
     stream.completions.clear();
     if (stream.listed) {
@@ -316,10 +131,6 @@ void Scheduler::forget(StreamState& stream, CUresult result) {
         if (completion.action) {
             completion.action(result);
         }
-    }
-    for (const std::unique_ptr<Operation>& operation : held) {
-        operation->abandon(result);
-        end(*operation);
     }
 }
 

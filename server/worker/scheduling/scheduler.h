@@ -1,10 +1,7 @@
-// Decides when a command may go to the driver, so that no driver call blocks because a stream is full or its data has
-// not arrived.
+// The work that streams have outstanding in the driver: how much more each may get, and when it is complete.
 //
 // Every stream has credit: at most kCredit operations outstanding in the driver, which itself blocks at about a
-// thousand. A stream without credit, or whose first operation waits for data, holds the commands that follow. So does
-// what depends on it: a stream that waits for an event whose record is held, the legacy stream behind any blocking
-// stream, any blocking stream behind the legacy stream. All other streams go on.
+// thousand. The gate (server/worker/gate/gate.h) queues work for a stream without credit.
 //
 // Completions are found with marks: behind a stream's work the GPU writes a number to a word of pinned memory. Polling
 // the word costs nothing; a query of a complete event costs 1.3 us (docs/driver-facts.md). A context that died writes
@@ -16,7 +13,6 @@
 // records an event before each mark and synchronizes it when the mark is reached; it is complete by then. Marks that no
 // call of the program waits for (Effect::ours, those of issuers) need no event.
 //
-// Ownership: a held operation belongs to its stream.
 // Threads: the dispatcher's alone.
 #pragma once
 
@@ -36,34 +32,6 @@
 
 namespace gpupool::worker {
 
-// Something that a stream holds.
-class Operation {
-  public:
-    virtual ~Operation() = default;
-    // Called when the operation is ready; true when all of it has been given to the driver. Otherwise it is called
-    // again, for example after data landed or staging memory became free.
-    virtual bool advance() = 0;
-    // The stream ended first: reports `result` instead.
-    virtual void abandon(CUresult) {}
-
-    std::uint64_t id = 0;
-    std::uint32_t cost = 1;                           // places that it takes in the driver's queue
-    std::size_t bytes = kHeldCostBytes;               // charged while it is held
-    std::vector<std::uint64_t> after;                 // operations of other streams to be issued first
-    std::vector<std::shared_ptr<EventState>> events;  // those that it names: the program may destroy them meanwhile
-    std::vector<EventState*> records;                 // those of `events` that it will record
-    std::vector<std::function<void()>> then;          // run when it was issued or abandoned
-
-    void names(std::shared_ptr<EventState> event) {
-        ++event->held_uses;
-        events.push_back(std::move(event));
-    }
-    void records_event(std::shared_ptr<EventState> event) {
-        records.push_back(event.get());
-        names(std::move(event));
-    }
-};
-
 class Scheduler {
   public:
     static constexpr std::uint32_t kCredit = 512;
@@ -79,40 +47,28 @@ class Scheduler {
     // (measured). So the scheduler records events behind small graphs, and queries them only when the stream lacks
     // credit.
     static constexpr std::uint32_t kMarkGraphsEvery = kGraphCredit / 2;
-    static constexpr std::size_t kThrottleAt = 1024;  // held operations of one stream
-    static constexpr std::size_t kReleaseAt = 256;
-    // The same in bytes (Operation::bytes). A stream may hold 1/kLimitDivisor of what is left of the
-    // session's budget, so the limit of each stream falls as the streams together hold more. All together hold no more
-    // than the budget, plus one operation each, plus what was under way when the client was throttled. A stream that
-    // holds less than its limit is not throttled by it, so that the client can send the work that other streams wait
-    // for.
-    static constexpr std::size_t kHeldBudgetBytes = 384u << 20;
-    static constexpr std::size_t kLimitDivisor = 8;    // the per-stream limit is an eighth of the budget that is left
-    static constexpr std::size_t kReleaseDivisor = 2;  // the client is released at half of the limit
-
-    // `notify_throttled` notifies the client to stop (true) or resume (false) sending work for a stream. While
-    // `driver_closed` returns true nothing is issued. `drain_issuers` returns when the issuers have issued the
-    // launches that they were handed. `word_memory` outlives the scheduler.
+    // While `driver_closed` returns true no event is destroyed. `drain_issuers` returns when the issuers have issued
+    // the launches that they were handed. `word_memory` outlives the scheduler.
     Scheduler(
-        const driver::Api& api, PinnedMemory& word_memory,
-        std::function<void(const StreamState&, bool)> notify_throttled,
-        std::function<bool()> driver_closed = [] { return false; }, std::function<void()> drain_issuers = [] {},
-        TimeSource& clock = TimeSource::system());
+        const driver::Api& api, PinnedMemory& word_memory, std::function<bool()> driver_closed = [] { return false; },
+        std::function<void()> drain_issuers = [] {}, TimeSource& clock = TimeSource::system());
 
     // Makes `context` current for the driver calls that follow on this thread.
     CUresult enter(const ContextState* context);
 
-    // May work for `stream` go to the driver now? Call this before issuing work that was not held.
-    bool may_issue(StreamState& stream, std::uint32_t cost = 1);
+    // Has `stream` credit for work that takes `cost` places?
+    [[nodiscard]] bool has_room(const StreamState& stream, std::uint32_t cost = 1) const;
+    // The same, after a poll of the stream: the GPU may have completed work meanwhile.
+    bool make_room(StreamState& stream, std::uint32_t cost);
+    // The stream waits for credit: makes the mark without which the scheduler would never learn that it has some.
+    void mark_for_credit(StreamState& stream);
+    // Call before work is issued to the legacy stream. A mark in a blocking stream would also wait for earlier work of
+    // the legacy stream; a native waiter would not. So blocking streams get marks behind their work before that.
+    void mark_before(StreamState& legacy);
 
-    // Has `stream`, whose operation is being issued, room for more of it?
-    [[nodiscard]] bool has_room(const StreamState& stream) const { return !full(stream, 1); }
-
-    // Accounts for work that was given to the driver for `stream`, and makes a mark when one is due.
+    // Accounts for work that was given to the driver for `stream`, and makes a mark when one is due. Called by
+    // Submission.
     void issued(StreamState& stream, std::uint32_t cost = 1);
-
-    // Appends to what `stream` holds.
-    void hold(StreamState& stream, std::unique_ptr<Operation> operation);
 
     // As issued(), for work that another thread gives to the driver. Returns the number that this thread must then
     // write to the stream's word, or 0 if no mark is due. The thread must have done so before the next poll().
@@ -122,29 +78,21 @@ class Scheduler {
         return stream.marks.word != nullptr || stream.unmarked + 1 < kMarkEvery;
     }
 
-    // Runs `action` once everything that `stream` was given so far is complete.
-    void when_complete(StreamState& stream, Action action);
+    // Is all of the stream's work known to be complete, nothing queued, and everything sent that precedes?
+    bool is_idle(StreamState& stream);
+    // Runs `action` once everything that was issued to `stream` is complete. The stream must have room.
+    void when_issued_is_complete(StreamState& stream, Action action);
     // The same for a stream that captures and so cannot be marked. Beginning the capture made a mark behind earlier
     // work.
     void when_complete_before_capture(StreamState& stream, Action action);
-    // The same for all streams of a context, or for its legacy and blocking streams. `action` gets the first error.
-    void when_complete(ContextState& context, Action action) { when_all_complete(context, false, std::move(action)); }
-    void when_blocking_complete(ContextState& context, Action action) {
-        when_all_complete(context, true, std::move(action));
-    }
     // Is the context idle? Queries the driver for each stream that has had work.
     bool is_idle(ContextState& context);
-    // As cuStreamQuery, held work included. Only if may_be_queried(): a query of a capturing stream, or of the legacy
+    // As cuStreamQuery, queued work included. Only if may_be_queried(): a query of a capturing stream, or of the legacy
     // stream while a blocking stream captures, would end the capture.
     CUresult query(const StreamState& stream);
     [[nodiscard]] static bool may_be_queried(const StreamState& stream);
     // Runs `action` when the event's present record is complete.
     void when_recorded(EventState& event, Action action, Effect effect = Effect::answers);
-    // Runs `action` when every operation that is held now has been issued or abandoned.
-    void when_issued(std::function<void()> action);
-    // Runs `action` when that operation has been issued or abandoned.
-    void when_issued(std::uint64_t operation, std::function<void()> action);
-
     // Marks `stream` behind what was issued to it; `action` runs when the GPU has reached the mark. If the stream
     // cannot be marked, `action` runs at once with the error, which is returned as well.
     //
@@ -167,31 +115,23 @@ class Scheduler {
         }
     }
 
-    // Issues held operations that have become ready; true if anything moved.
-    bool run_held();
     // Polls for completions; true if any was found. Events that no call waits for, of which there may be many, are
     // queried at intervals only: shorter ones when the dispatcher is idle, and always when `depth` is thorough.
     enum class PollDepth { brief, idle, thorough };
     bool poll(PollDepth depth = PollDepth::brief);
     [[nodiscard]] bool waiting() const { return !busy_.empty() || !event_waits_.empty() || !found_.empty(); }
-    // Does an action or held work wait for the GPU? Outstanding work whose completion only returns credit does not
-    // count.
+    // Does an action wait for the GPU? Outstanding work whose completion only returns credit does not count.
     [[nodiscard]] bool awaited() const;
 
-    // Is anything held, or an action of when_issued() yet to run?
-    [[nodiscard]] bool holds_any() const { return !open_.empty() || !after_issue_.empty(); }
-    // How many operations have been held so far.
-    [[nodiscard]] std::uint64_t holds() const { return next_id_ - 1; }
     // Lowers the credit below kCredit, for operations that take several places each in the driver's queue.
     void limit_credit(std::uint32_t credit) { credit_ = credit; }
 
-    // No new command will name this event. The driver's event is destroyed once no waiter and no held operation uses
-    // it.
+    // No new command will name this event. The driver's event is destroyed once no waiter and no queued entry uses it.
     void retire(EventState& event);
     // The context has ended, and its events with it: drops their states.
     void forget_events(Objects& objects, const ContextState& context);
 
-    // Abandons everything that `stream` holds or waits for: actions run with `result`.
+    // Actions that wait for the stream run with `result`. Called by the gate.
     void forget(StreamState& stream, CUresult result);
 
   private:
@@ -216,28 +156,12 @@ class Scheduler {
     static constexpr std::chrono::microseconds kAskEvery{100};
     static constexpr unsigned kPollsPerClockRead = 16;
     static constexpr std::size_t kBetweenWords = 64;  // bytes: a cache line each, which only the GPU writes
-    struct AfterIssue {
-        std::uint64_t up_to;
-        std::function<void()> action;
-    };
 
-    // scheduler.cpp: what may be issued, what is held
-    [[nodiscard]] bool full(const StreamState& stream, std::uint32_t cost) const;
-    bool ready(const StreamState& stream, std::uint32_t cost) const;
-    bool advance_head(StreamState& stream);
-    void end(Operation& operation);
-    bool run_after_issue();
+    // scheduler.cpp: credit and events
     void detach(EventState& event);
-    [[nodiscard]] std::size_t stream_limit_bytes() const;
-    void set_throttled(StreamState& stream, bool throttled);
-    void release_client(StreamState& stream);
-    void release_clients();
     void list(StreamState& stream);
 
     // scheduler_completion.cpp: marks and completions
-    void when_all_complete(ContextState& context, bool blocking_only, Action action);
-    bool is_idle(StreamState& stream);
-    void mark_before(StreamState& legacy);
     void add_unmarked(StreamState& stream, std::uint32_t cost);
     std::uint32_t take_unmarked(StreamState& stream);
     std::uint32_t take_all_but_last(StreamState& stream);
@@ -260,18 +184,13 @@ class Scheduler {
 
     const driver::Api& api_;
     PinnedMemory& word_memory_;
-    std::function<void(const StreamState&, bool)> notify_throttled_;
     const std::function<bool()> driver_closed_;
     const std::function<void()> drain_issuers_;
     TimeSource& clock_;
     const ContextState* current_ = nullptr;
     bool entered_ = false;
     std::uint32_t credit_ = kCredit;
-    std::uint64_t next_id_ = 1;
-    std::map<std::uint64_t, Operation*> open_;  // held operations
-    std::size_t held_bytes_ = 0;                // what they cost
-    std::size_t throttled_streams_ = 0;         // streams for which the client is throttled
-    std::vector<StreamState*> busy_;            // those with something held or to be polled
+    std::vector<StreamState*> busy_;  // those to be polled
     std::vector<EventWait> event_waits_;
     std::vector<CUevent> unused_;  // to be destroyed when the driver is not closed
     std::vector<Found> found_;
@@ -283,7 +202,6 @@ class Scheduler {
     std::size_t next_asked_ = 0;
     unsigned polls_ = 0;
     bool kernels_print_ = false;
-    std::deque<AfterIssue> after_issue_;
 };
 
 }  // namespace gpupool::worker

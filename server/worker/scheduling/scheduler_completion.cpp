@@ -7,42 +7,6 @@
 #include "server/worker/scheduling/scheduler.h"
 
 namespace gpupool::worker {
-namespace {
-
-// Runs a function when the operation is ready.
-class WhenReady final : public Operation {
-  public:
-    WhenReady(std::function<void()> run, Action otherwise) : run_(std::move(run)), otherwise_(std::move(otherwise)) {}
-    bool advance() override {
-        run_();
-        return true;
-    }
-    void abandon(CUresult result) override { otherwise_(result); }
-
-  private:
-    std::function<void()> run_;
-    Action otherwise_;
-};
-
-// Calls `action` once, when the last of several parts has ended, with the first error among them.
-struct Group {
-    explicit Group(Action a) : action(std::move(a)) {}
-    Action action;
-    std::size_t left = 1;
-    CUresult result = CUDA_SUCCESS;
-
-    void end(CUresult part) {
-        keep_first_error(result, part);
-        if (--left == 0) {
-            action(result);
-        }
-    }
-};
-
-}  // namespace
-
-// A mark in a blocking stream would also wait for earlier work of the legacy stream; a native waiter would not. So
-// blocking streams get marks behind their work before the legacy stream gets any.
 void Scheduler::mark_before(StreamState& legacy) {
     if (!legacy.legacy || legacy.capturing || legacy.context->unmarked_blocking == 0) {
         return;
@@ -92,7 +56,7 @@ CUresult Scheduler::record_event(ContextState& context, CUstream target, CUevent
     if (const CUresult result = new_event(context, event); result != CUDA_SUCCESS) {
         return result;
     }
-    const CUresult result = driver::call(api_.cuEventRecord, event, target);
+    const CUresult result = driver::call(driver::OwnWork(), api_.cuEventRecord, event, target);
     if (result != CUDA_SUCCESS) {
         context.spare_events.push_back(std::exchange(event, nullptr));
     }
@@ -159,7 +123,7 @@ CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credi
     }
     const std::uint32_t number = stream.marks.last + 1;
     if (result == CUDA_SUCCESS) {
-        result = write_mark(api_, target, stream.marks.device_word, number);
+        result = MarkWord::write(api_, target, stream.marks.device_word, number);
     }
     if (result != CUDA_SUCCESS) {
         if (event != nullptr) {
@@ -373,8 +337,8 @@ bool Scheduler::poll(PollDepth depth) {
     moved = ask_in_order() || moved;
     for (std::size_t i = 0; i < busy_.size();) {
         StreamState& stream = *busy_[i];
-        moved = poll_stream(stream, !stream.held.empty()) || moved;
-        if (stream.held.empty() && stream.completions.empty()) {
+        moved = poll_stream(stream, !stream.queue.empty()) || moved;
+        if (stream.completions.empty()) {
             stream.listed = false;
             const auto place = std::find(busy_.begin(), busy_.end(), &stream);
             if (place != busy_.end()) {
@@ -405,22 +369,20 @@ bool Scheduler::poll(PollDepth depth) {
 bool Scheduler::awaited() const {
     return !found_.empty() || !event_waits_.empty() ||
            std::any_of(busy_.begin(), busy_.end(), [](const StreamState* stream) {
-               return !stream->held.empty() ||
-                      std::any_of(stream->completions.begin(), stream->completions.end(),
+               return std::any_of(stream->completions.begin(), stream->completions.end(),
                                   [](const Completion& completion) { return bool{completion.action}; });
            });
 }
 
-// Is all of its work known to be complete, and everything sent that precedes?
 bool Scheduler::is_idle(StreamState& stream) {
     poll_stream(stream, false);
-    return stream.held.empty() && stream.completions.empty() && stream.unmarked == 0 &&
+    return stream.queue.empty() && stream.completions.empty() && stream.unmarked == 0 &&
            stream.context->lost == CUDA_SUCCESS && data_outstanding_ == 0 && notifications_outstanding_ == 0;
 }
 
 bool Scheduler::is_idle(ContextState& context) {
     bool idle = true;
-    context.each_stream([&](const StreamState& stream) { idle = idle && stream.held.empty() && !stream.capturing; });
+    context.each_stream([&](const StreamState& stream) { idle = idle && stream.queue.empty() && !stream.capturing; });
     context.each_stream(
         [&](StreamState& stream) { idle = idle && (!stream.touched || query(stream) == CUDA_SUCCESS); });
     return idle;
@@ -441,30 +403,21 @@ bool Scheduler::may_be_queried(const StreamState& stream) {
 }
 
 CUresult Scheduler::query(const StreamState& stream) {
-    if (any_of(stream, [](const StreamState& each) { return !each.held.empty(); })) {
+    if (any_of(stream, [](const StreamState& each) { return !each.queue.empty(); })) {
         return CUDA_ERROR_NOT_READY;
     }
     const CUresult result = enter(stream.context);
     return result != CUDA_SUCCESS ? result : driver::call(api_.cuStreamQuery, stream.driver);
 }
 
-void Scheduler::when_complete(StreamState& stream, Action action) {
-    if (is_idle(stream)) {
-        stream.touched = false;
-        action(CUDA_SUCCESS);
-        return;
+void Scheduler::when_issued_is_complete(StreamState& stream, Action action) {
+    // The last mark suffices if nothing was issued since: to the stream, or, for the legacy stream, to any stream of
+    // the context, because the legacy stream also waits for the others.
+    if (stream.marks.made_at == stream.context->submissions || (!stream.legacy && stream.unmarked == 0)) {
+        at_mark(stream, std::move(action));
+    } else {
+        mark(stream, std::move(action));
     }
-    if (stream.held.empty() && !full(stream, 1)) {
-        // The last mark suffices if nothing was issued since: to the stream, or, for the legacy stream, to any stream
-        // of the context, because the legacy stream also waits for the others.
-        if (stream.marks.made_at == stream.context->submissions || (!stream.legacy && stream.unmarked == 0)) {
-            at_mark(stream, std::move(action));
-        } else {
-            mark(stream, std::move(action));
-        }
-        return;
-    }
-    hold(stream, std::make_unique<WhenReady>([this, &stream, action] { mark(stream, action); }, action));
 }
 
 void Scheduler::when_complete_before_capture(StreamState& stream, Action action) {
@@ -473,32 +426,6 @@ void Scheduler::when_complete_before_capture(StreamState& stream, Action action)
     } else {
         stream.completions.push_back({stream.marks.last, nullptr, std::move(action), Effect::answers, 0});
     }
-}
-
-void Scheduler::when_all_complete(ContextState& context, bool blocking_only, Action action) {
-    const auto group = std::make_shared<Group>(std::move(action));
-    const auto wait_for = [&](StreamState& stream) {
-        if (stream.capturing) {
-            if (!stream.completions.empty() && (stream.blocking || !blocking_only)) {
-                ++group->left;
-                when_complete_before_capture(stream, [group](CUresult result) { group->end(result); });
-            }
-            return;
-        }
-        // The legacy stream always counts: if the context may be lost, the driver reports that for its helper stream.
-        if (!stream.legacy && ((!stream.touched && stream.held.empty()) || (blocking_only && !stream.blocking))) {
-            return;
-        }
-        ++group->left;
-        when_complete(stream, [group](CUresult result) { group->end(result); });
-    };
-    context.each_stream(wait_for);
-    for (ContextState* const green : context.greens) {  // their work is the primary context's as well
-        if (!blocking_only) {
-            green->each_stream(wait_for);
-        }
-    }
-    group->end(CUDA_SUCCESS);
 }
 
 void Scheduler::when_recorded(EventState& event, Action action, Effect effect) {

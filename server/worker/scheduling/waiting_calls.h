@@ -4,11 +4,11 @@
 //
 // The GPU itself may be waiting for the dispatcher: for a host function to return, for a graph's client step, for a
 // change of mirrored memory. While such a wait is possible, a blocked dispatcher would be a deadlock. So the driver is
-// closed as long as one of these calls is under way (Worker::driver_closed()): the dispatcher queues commands
-// (set_aside.h), and serves only those that need no driver call.
+// closed as long as one of these calls is under way (Worker::driver_closed()): the gate queues everything, and serves
+// only the commands that need no driver call (Gate::passes).
 //
 // `done` may run while other such calls are still under way, so it must not call the driver other than through
-// Worker::when_driver_open().
+// Gate::when_open().
 //
 // Threads: the dispatcher's.
 // Errors: none.
@@ -45,7 +45,7 @@ class WaitingCalls {
         });
     }
     // The same for a call that changes what other commands would use: no other command is issued until `done` has run.
-    // Only queries are made meanwhile (SetAside::lets_pass, Scheduler::poll).
+    // Only queries are made meanwhile (Gate::passes, Scheduler::poll).
     void run_alone(std::function<void()> call, std::function<void()> done) {
         ++alone_;
         run(std::move(call), [this, then = std::move(done)] {
@@ -61,7 +61,7 @@ class WaitingCalls {
     std::size_t under_way_ = 0, alone_ = 0;
 };
 
-// A waiting call of a held operation, which polls `result` when it is advanced.
+// A waiting call of a queued entry, which polls `result` when it is advanced.
 struct WaitingCall {
     std::optional<CUresult> result;
 

@@ -194,6 +194,15 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     options.issuers = assignment.getIssuers();
     options.shared_memory_bytes = assignment.getSharedMemoryBytes();
     options.prepared_context = ready.context;
+    options.waits_changed = [&link](const auto& entries_by_reason) {
+        supervision::WorkerLink::Waits waits;
+        for (std::size_t reason = 0; reason < entries_by_reason.size(); ++reason) {
+            if (const std::size_t entries = entries_by_reason.at(reason); entries != 0) {
+                waits.emplace_back(codec::name_of(static_cast<codec::Reason>(reason)), entries);
+            }
+        }
+        link.set_waits(std::move(waits));
+    };
     options.memory_changed = [&link](std::vector<std::uint64_t> used) { link.set_memory_used(std::move(used)); };
     // Ends the process even if the dispatcher is blocked in a driver call that never returns.
     options.ending = [&link] { link.end_within(kEndTimeout); };

@@ -17,12 +17,12 @@
 #include "protocol/codec/handles.h"
 #include "server/driver/api.h"
 #include "server/worker/dispatch/command.h"
+#include "server/worker/gate/queue.h"
 #include "server/worker/memory/pinned_memory.h"
 #include "server/worker/transfers/staging.h"
 
 namespace gpupool::worker {
 
-class Operation;
 struct ContextState;
 
 // Runs when a mark is reached or an event complete, with the driver's result.
@@ -53,14 +53,13 @@ struct MarkWord {
     [[nodiscard]] bool reached(std::uint32_t mark) const {
         return static_cast<std::int32_t>(__atomic_load_n(word, __ATOMIC_ACQUIRE) - mark) >= 0;
     }
+    // Has the GPU write `number` to a stream's word after the work that was issued to the stream so far. Any thread,
+    // with the stream's context current.
+    static CUresult write(const driver::Api& api, CUstream stream, CUdeviceptr device_word, std::uint32_t number) {
+        return driver::call(driver::OwnWork(), api.cuStreamWriteValue32_v2, stream, device_word, cuuint32_t{number},
+                            static_cast<unsigned>(CU_STREAM_WRITE_VALUE_DEFAULT));
+    }
 };
-
-// Has the GPU write `number` to a stream's word after the work that was issued to the stream so far. Any thread, with
-// the stream's context current.
-inline CUresult write_mark(const driver::Api& api, CUstream stream, CUdeviceptr device_word, std::uint32_t number) {
-    return driver::call(api.cuStreamWriteValue32_v2, stream, device_word, cuuint32_t{number},
-                        static_cast<unsigned>(CU_STREAM_WRITE_VALUE_DEFAULT));
-}
 
 // A word of pinned memory on which a stream waits for a host function, which runs in the client.
 struct HostFunctionWord {
@@ -89,16 +88,14 @@ struct StreamState {
     bool capturing = false;          // no mark may enter it
     bool began_capture = false;      // it began a capture that has not ended
     bool captures_to_given = false;  // into a graph that existed before
-    std::deque<std::unique_ptr<Operation>> held;
-    std::size_t held_bytes = 0;  // cost of `held`
+    Queue queue;                     // of the gate
     std::deque<Completion> completions;
     MarkWord marks;
     std::uint32_t outstanding = 0;    // issued, not known to be complete
     std::uint32_t unmarked = 0;       // those of them that were issued since the last mark
     CUresult latched = CUDA_SUCCESS;  // first error of a deferred call, not yet reported
     bool touched = false;             // has had work since it was last found idle
-    bool throttled = false;           // the client is throttled for this stream
-    bool listed = false;              // in the scheduler's list of busy streams
+    bool listed = false;              // in the scheduler's list of streams to poll
     bool ending = false;              // destroyed by the program: takes no new commands
     bool gone = false;                // destroyed in the driver
     Staging::StreamUsePtr staging;    // the staging memory that it uses
@@ -119,10 +116,10 @@ struct EventState {
     unsigned flags = 0;
     StreamName recorded_in;
     CUresult latched = CUDA_SUCCESS;  // the stream's latched error at the record: waiters report it too
-    std::uint64_t held_record = 0;    // the held operation that will record it, or 0
+    std::uint64_t queued_record = 0;  // the number of the queued entry that will record it, or 0
     std::uint32_t waiters = 0;        // entries of the scheduler's event_waits_ that wait for it
-    std::uint32_t held_uses = 0;      // held operations that name it
-    bool retired = false;             // the driver's event is destroyed when no held operation names it
+    std::uint32_t queued_uses = 0;    // queued entries that name it
+    bool retired = false;             // the driver's event is destroyed when no queued entry names it
     bool in_graph = false;            // a graph names the driver's event, so it is not replaced
 };
 
@@ -229,7 +226,7 @@ struct Objects {
     std::unordered_map<CUcontext, std::unique_ptr<ContextState>> contexts;  // by client handle
     std::size_t contexts_in_making = 0;
     std::uint64_t contexts_made = 0;
-    std::unordered_map<CUevent, std::shared_ptr<EventState>> events;  // by client handle; held operations share them
+    std::unordered_map<CUevent, std::shared_ptr<EventState>> events;  // by client handle; queued entries share them
     std::size_t event_watches = 0;                                    // watches that have not been reported
 
     ContextState* context(CUcontext client) {

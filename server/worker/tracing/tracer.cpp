@@ -138,7 +138,7 @@ void Tracer::flush(std::function<void()> done) {
 
 // ---- commands and helpers
 
-void Tracer::Issue::begin(Tracer& tracer, const codec::CommandHeader& header, bool was_held) {
+void Tracer::Issue::begin(Tracer& tracer, const codec::CommandHeader& header, codec::Reason waited_for) {
     if (tracer.current_ != nullptr) {
         return;
     }
@@ -146,8 +146,10 @@ void Tracer::Issue::begin(Tracer& tracer, const codec::CommandHeader& header, bo
     record_.kind = codec::TraceKind::command;
     record_.number = header.number;
     record_.opcode = header.opcode;
-    record_.flags = static_cast<std::uint8_t>((was_held ? codec::kTraceWasHeld : 0) |
-                                              ((header.flags & codec::kReplyWanted) != 0 ? codec::kTraceAnswered : 0));
+    const unsigned reason = static_cast<unsigned>(waited_for) << codec::kTraceReasonShift;
+    record_.flags =
+        static_cast<std::uint8_t>((waited_for != codec::Reason::none ? codec::kTraceWasQueued : 0) | reason |
+                                  ((header.flags & codec::kReplyWanted) != 0 ? codec::kTraceAnswered : 0));
     tracer.current_ = &record_;
     driver::taken_ns = &driver_ns_;
     record_.begin_ns = tracer.now_ns();
@@ -206,7 +208,7 @@ void Tracer::Work::begin(Tracer& tracer, const StreamState& stream, codec::Trace
     if (start_ == nullptr) {
         return;
     }
-    if (driver::call(tracer.api_.cuEventRecord, start_, stream.driver) != CUDA_SUCCESS) {
+    if (driver::call(driver::OwnWork(), tracer.api_.cuEventRecord, start_, stream.driver) != CUDA_SUCCESS) {
         context->spare.push_back(start_);  // for example another stream's capture forbids it
         ++tracer.dropped_.dropped_gpu_work;
         return;
@@ -227,7 +229,8 @@ void Tracer::Work::finish() {
     const Untimed untimed;
     OfContext& context = tracer_->contexts_[stream_->context];
     const CUevent end = context.failed ? nullptr : tracer_->take_event(context);
-    if (end == nullptr || driver::call(tracer_->api_.cuEventRecord, end, stream_->driver) != CUDA_SUCCESS) {
+    if (end == nullptr ||
+        driver::call(driver::OwnWork(), tracer_->api_.cuEventRecord, end, stream_->driver) != CUDA_SUCCESS) {
         if (end != nullptr) {
             context.spare.push_back(end);
         }
@@ -279,7 +282,7 @@ bool Tracer::renew_anchor(OfContext& context) {
     const std::uint64_t timeout = first ? kPollForFirstNs : kPollForAnchorNs;
     for (int attempt = 1; attempt <= kAnchorTries; ++attempt) {
         const std::uint64_t start = now_ns();
-        CUresult result = driver::call(api_.cuEventRecord, event, context.stream);
+        CUresult result = driver::call(driver::OwnWork(), api_.cuEventRecord, event, context.stream);
         // The event completes between the last query that finds it incomplete and the first that finds it complete.
         std::uint64_t before = start, after = start;
         while (result == CUDA_SUCCESS) {

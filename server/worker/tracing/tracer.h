@@ -73,9 +73,10 @@ class Tracer {
     // that.
     class Issue {
       public:
-        Issue(Tracer& tracer, const codec::CommandHeader& header, bool was_held) {
+        // `waited_for`: why it was queued last; none: it was not queued.
+        Issue(Tracer& tracer, const codec::CommandHeader& header, codec::Reason waited_for) {
             if (tracer.on()) [[unlikely]] {
-                begin(tracer, header, was_held);
+                begin(tracer, header, waited_for);
             }
         }
         ~Issue() {
@@ -87,10 +88,10 @@ class Tracer {
         Issue& operator=(const Issue&) = delete;
 
         // The command was not given to the driver.
-        void held() { record_.flags |= codec::kTraceHeld; }
+        void queued() { record_.flags |= codec::kTraceQueued; }
 
       private:
-        void begin(Tracer& tracer, const codec::CommandHeader& header, bool was_held);
+        void begin(Tracer& tracer, const codec::CommandHeader& header, codec::Reason waited_for);
         void end();
         Tracer* tracer_ = nullptr;
         codec::TraceRecord record_{};

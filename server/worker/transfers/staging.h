@@ -1,7 +1,7 @@
 // Pinned memory that data passes through on its way between the network and the GPU.
 //
 // The pool hands out chunks of a few sizes. Each size grows in blocks up to its limit. When it is used up, a copy that
-// needs a chunk stays held in its stream until one is returned; the dispatcher never blocks.
+// needs a chunk stays queued in its stream until one is returned; the dispatcher never blocks.
 //
 // No stream may starve the others: the GPU may not reach the work of one stream before another stream's data has
 // arrived. So a stream may use no more chunks of a size than are left of it. A stream that uses none at all may also

@@ -98,6 +98,7 @@ int serve(int supervision_descriptor) {
     // As for a program that sees the second device only.
     link.set_devices({"GPU-00000000-0000-0000-0000-000000000002"});
     link.set_memory_used({100u << 20});
+    link.set_waits({{"credit", 2}, {"data", 1}});
     link.set_state("running");
     if (behaviour == "crash") {
         std::byte sign;

@@ -25,7 +25,7 @@ TEST(StatusCommand, ShowsServerDevicesAndSessionsAsATable) {
     EXPECT_EQ(exit_code(shown), 0) << shown.errors;
     for (const auto& part : {daemon.address(), std::string("Stand-in GPU"), id, std::string("100 MiB / 2 GiB"),
                              std::string("100 MiB / 4 GiB"), std::string("0 B / 4 GiB"), std::string("trainer?[31m?"),
-                             std::string("127.0.0.1:")}) {
+                             std::string("127.0.0.1:"), std::string("queued work waits: credit 2, data 1")}) {
         EXPECT_NE(shown.output.find(part), std::string::npos) << part << " is not in\n" << shown.output;
     }
     std::istringstream lines(shown.output);
@@ -65,6 +65,7 @@ TEST(StatusCommand, GivesJsonWithStableNames) {
     EXPECT_EQ(session["user_name"], "tester");
     EXPECT_EQ(session["user_id"], 1234);
     EXPECT_EQ(session["state"], "running");
+    EXPECT_EQ(session["waits"], (nlohmann::json{{"credit", 2}, {"data", 1}}));
     for (const char* name : {"peer", "process_id", "age_seconds", "worker_process_id"}) {
         EXPECT_TRUE(session.contains(name)) << name;
     }

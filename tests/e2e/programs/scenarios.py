@@ -206,7 +206,7 @@ def check_timeline(scenario, text):
         return [event for event in slices if event["cat"] == category and name in event["name"]]
 
     calls, commands = named("call", "cuLaunchKernel"), named("dispatcher", "gpLaunch")
-    issued = [event for event in commands if event["args"]["held"] != "now"]
+    issued = [event for event in commands if event["args"]["queued"] != "now"]
     kernels = [event for event in slices if event["cat"] == "gpu" and event["args"]["call"] == "gpLaunch"]
     scenario.check(
         (len(calls), len(issued), len(kernels)) == (1, 1, 1),

@@ -118,7 +118,7 @@ void use_many_pools(CUstream stream) {
     CUarray array = nullptr;
     must(driver.cuArrayCreate(&array, &wanted), "cuArrayCreate");
     std::vector<CUmemoryPool> pools;
-    std::uint64_t held_bytes = 0;
+    std::uint64_t queued_bytes = 0;
     for (int i = 0; i < 50; ++i) {
         const CUmemoryPool pool = pools.emplace_back(make_pool());
         if (driver.cuMemAllocFromPoolAsync(&block, 1, pool, stream) == CUDA_SUCCESS) {
@@ -127,10 +127,10 @@ void use_many_pools(CUstream stream) {
         must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
         std::uint64_t bytes = 0;
         must(driver.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes), "cuMemPoolGetAttribute");
-        held_bytes += bytes;
+        queued_bytes += bytes;
     }
     // One pool may exceed the quota by its rounding, and none after it.
-    expect(held_bytes <= 2 * kLeft, "many pools");
+    expect(queued_bytes <= 2 * kLeft, "many pools");
     block = 1;
     must(driver.cuMemAllocFromPoolAsync(&block, 0, first, stream), "nothing of a pool");
     expect(block == 0, "nothing of a pool");
@@ -150,7 +150,7 @@ void use_pool_of_waiting_streams() {
     constexpr std::size_t kBlock = 48 * kMiB;
     const CUmemoryPool pool = make_pool();
     CUstream streams[5] = {};
-    std::uint64_t held_bytes = 0;
+    std::uint64_t queued_bytes = 0;
     for (std::size_t i = 0; i < std::size(streams); ++i) {
         must(driver.cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING), "cuStreamCreate");
         CUdeviceptr block = 0;
@@ -161,9 +161,9 @@ void use_pool_of_waiting_streams() {
             must(driver.cuMemFreeAsync(block, streams[i]), "cuMemFreeAsync");
         }
     }
-    must(driver.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &held_bytes),
+    must(driver.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &queued_bytes),
          "cuMemPoolGetAttribute");
-    expect(held_bytes <= 2 * kBlock, "what such a pool holds");
+    expect(queued_bytes <= 2 * kBlock, "what such a pool holds");
     release();
     must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
     must(driver.cuMemPoolDestroy(pool), "cuMemPoolDestroy");

@@ -1,6 +1,9 @@
 // Many kinds of calls from several threads at once, while a waiting stream has much work queued. Each thread's stream
 // computes a value that shows that no operation was lost, duplicated or reordered.
 //   stress
+//   queued   queues launches behind a stream that waits, prints "ready", and lets the stream go when its stdin ends
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -158,10 +161,33 @@ int stress() {
     return right == kThreads && result == kHeld ? 0 : 10;
 }
 
+int queued() {
+    begin();
+    const CUfunction function = kernel("add_value");
+    CUstream stream = nullptr;
+    CUdeviceptr sum = 0;
+    unsigned result = 0;
+    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(driver.cuMemAlloc(&sum, sizeof result), "cuMemAlloc");
+    must(driver.cuMemsetD32Async(sum, 0, 1, stream), "cuMemsetD32Async");
+    block_until_release(stream);
+    for (unsigned i = 0; i < kHeld; ++i) {
+        add(function, sum, 1, 1, stream);
+    }
+    say("ready", 1);
+    char byte = 0;
+    while (::read(STDIN_FILENO, &byte, 1) > 0) {
+    }
+    release();
+    must(driver.cuMemcpyDtoHAsync(&result, sum, sizeof result, stream), "cuMemcpyDtoHAsync");
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    return result == kHeld ? 0 : 10;
+}
+
 }  // namespace
 
 int run_stress(const std::string& mode) {
-    return mode == "stress" ? stress() : -1;
+    return mode == "stress" ? stress() : mode == "queued" ? queued() : -1;
 }
 
 }  // namespace gpupool::session_program

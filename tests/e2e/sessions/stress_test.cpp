@@ -22,6 +22,18 @@ TEST_P(Stress, EveryThreadReadsItsStreamsResult) {
     EXPECT_EQ(program.number("held", milliseconds(0)), 900);
 }
 
+class QueuedWork : public SessionTest {};
+
+TEST_F(QueuedWork, StatusNamesTheReasonWhyItWaits) {
+    using Waits = std::vector<std::pair<std::string, std::uint32_t>>;
+    Program program(*daemon_, session_program("queued"));
+    ASSERT_TRUE(program.says("ready"));
+    const auto waits = [&] { return session_of(*daemon_, program.process()).waits; };
+    EXPECT_TRUE(eventually([&] { return waits() == Waits{{"credit", 1}}; })) << waits().size();
+    program.end_input();
+    EXPECT_TRUE(program.succeeds());
+}
+
 class Linker : public SessionTest {};
 
 TEST_F(Linker, AcceptsConcurrentAdditions) {

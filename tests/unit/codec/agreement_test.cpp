@@ -274,7 +274,7 @@ struct Plain {
     static constexpr auto kRules = calls::rule_set(calls::served);
 };
 struct Raised {
-    static constexpr auto kRules = calls::rule_set(calls::served, calls::behaviour(3), calls::stream_order);
+    static constexpr auto kRules = calls::rule_set(calls::served, calls::behaviour(3), calls::synchronizes);
 };
 static_assert(calls::behaviour_of<Plain> == 1);
 static_assert(calls::behaviour_of<Raised> == 3);

@@ -105,7 +105,7 @@ std::size_t FakeDriver::records_on(CUstream stream) const {
 CUevent FakeDriver::recorded_event(CUstream stream) {
     CUevent event = nullptr;
     api.cuEventCreate(&event, 0);
-    api.cuEventRecord(event, stream);
+    driver::call(TestPermit(), api.cuEventRecord, event, stream);
     return event;
 }
 

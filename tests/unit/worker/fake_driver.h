@@ -15,6 +15,9 @@
 
 namespace gpupool::test {
 
+// For tests that call the driver themselves.
+class TestPermit final : public driver::WorkPermit {};
+
 class FakeDriver {
   public:
     FakeDriver();

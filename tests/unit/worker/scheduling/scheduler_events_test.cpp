@@ -12,9 +12,9 @@ using worker::StreamState;
 TEST_F(SchedulerTest, WhenCompleteWaitsForTheStreamsWork) {
     StreamState& stream = add_stream(1);
     scheduler.issued(stream);
-    scheduler.when_complete(stream, note("first"));
+    gate.when_complete(stream, note("first"));
     scheduler.issued(stream);
-    scheduler.when_complete(stream, note("second"));
+    gate.when_complete(stream, note("second"));
     EXPECT_FALSE(scheduler.poll());
     fake.complete(stream.driver, 1);
     EXPECT_TRUE(scheduler.poll());
@@ -29,12 +29,12 @@ TEST_F(SchedulerTest, WhenCompleteWaitsForTheStreamsWork) {
 TEST_F(SchedulerTest, WhenCompleteWaitsForHeldWork) {
     StreamState& stream = add_stream(1);
     bool ready = false;
-    scheduler.hold(stream, step("work", &ready));
-    scheduler.when_complete(stream, note("done"));
+    gate.queue(stream, step("work", &ready));
+    gate.when_complete(stream, note("done"));
     scheduler.poll();
     EXPECT_EQ(fake.records_on(stream.driver), 0u);
     ready = true;
-    scheduler.run_held();
+    gate.run();
     EXPECT_EQ(log, Log{"work"});
     EXPECT_FALSE(scheduler.poll());
     fake.complete(stream.driver);
@@ -44,7 +44,7 @@ TEST_F(SchedulerTest, WhenCompleteWaitsForHeldWork) {
 
 TEST_F(SchedulerTest, LegacyStreamIsMarkedOnAHelperStream) {
     scheduler.issued(context.legacy);
-    scheduler.when_complete(context.legacy, note("done"));
+    gate.when_complete(context.legacy, note("done"));
     ASSERT_NE(context.helper, nullptr);
     EXPECT_EQ(fake.records_on(nullptr), 0u) << "an event on the legacy stream would stall the other streams";
     EXPECT_EQ(fake.records_on(context.helper), 1u);
@@ -59,8 +59,8 @@ TEST_F(SchedulerTest, ContextIsCompleteWhenAllItsStreamsAre) {
     add_stream(3);  // never used, so the context's completion does not depend on it
     scheduler.issued(a);
     scheduler.issued(b);
-    scheduler.when_complete(context, note("all"));
-    scheduler.when_blocking_complete(context, note("blocking"));
+    gate.when_complete(context, note("all"));
+    gate.when_blocking_complete(context, note("blocking"));
     fake.complete(a.driver);
     fake.complete(context.helper);
     scheduler.poll();
@@ -74,7 +74,7 @@ TEST_F(SchedulerTest, ContextIsCompleteWhenAllItsStreamsAre) {
 TEST_F(SchedulerTest, FirstErrorOfAContextsStreamsIsReportedOnce) {
     StreamState& a = add_stream(1);
     scheduler.issued(a);
-    scheduler.when_complete(context, note("all"));
+    gate.when_complete(context, note("all"));
     fake.query_result = CUDA_ERROR_ILLEGAL_ADDRESS;
     fake.complete(a.driver);
     fake.complete(context.helper);
@@ -87,7 +87,7 @@ TEST_F(SchedulerTest, FailedMarkIsReportedAtOnceAndReturnsItsCredit) {
     scheduler.issued(stream);
     scheduler.issued(stream);
     fake.record_result = CUDA_ERROR_LAUNCH_FAILED;
-    scheduler.when_complete(stream, note("done"));
+    gate.when_complete(stream, note("done"));
     EXPECT_EQ(log, Log{"done!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED)});
     EXPECT_EQ(stream.outstanding, 0u);
     EXPECT_FALSE(scheduler.waiting());
@@ -140,15 +140,15 @@ TEST_F(SchedulerTest, ContextsEndFailsWaitsForItsEvents) {
     bool ready = false;
     auto record = step("record", &ready);
     record->records_event(event);
-    record->then.push_back([this, state = event.get()] {
+    gate.queue(stream, std::move(record));
+    gate.after_record(event, [this, state = event.get()] {
         scheduler.when_recorded(*state, note("event"), worker::Effect::notifies_of_event);
     });
-    scheduler.hold(stream, std::move(record));
-    scheduler.forget_events(objects, other);
+    gate.forget_events(objects, other);
     EXPECT_TRUE(objects.events.empty());
     event.reset();
     ready = true;
-    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_TRUE(gate.run());
     for (int i = 0; i < 5; ++i) {
         scheduler.poll();
     }
@@ -202,34 +202,34 @@ TEST_F(SchedulerTest, DetectedCompletionIsReportedWhenItsStreamIsForgotten) {
     fake.complete(second.driver);
     scheduler.poll();
     EXPECT_EQ(log, Log{}) << "data may precede it";
-    scheduler.forget(second, CUDA_ERROR_UNKNOWN);
+    gate.forget(second, CUDA_ERROR_UNKNOWN);
     EXPECT_EQ(log, Log{"answer"});
 }
 
 TEST_F(SchedulerTest, WhenIssuedRunsInOrderBehindHeldWork) {
     StreamState& stream = add_stream(1);
-    scheduler.when_issued([&] { log.push_back("at once"); });
+    gate.after_all([&] { log.push_back("at once"); });
     EXPECT_EQ(log, Log{"at once"});
     bool first = false, second = false;
-    scheduler.hold(stream, step("first", &first));
-    scheduler.when_issued([&] { log.push_back("after first"); });
-    scheduler.hold(stream, step("second", &second));
-    scheduler.when_issued([&] { log.push_back("after second"); });
-    EXPECT_FALSE(scheduler.run_held());
+    gate.queue(stream, step("first", &first));
+    gate.after_all([&] { log.push_back("after first"); });
+    gate.queue(stream, step("second", &second));
+    gate.after_all([&] { log.push_back("after second"); });
+    EXPECT_FALSE(gate.run());
     first = true;
-    scheduler.run_held();
+    gate.run();
     EXPECT_EQ(log, (Log{"at once", "first", "after first"}));
     second = true;
-    scheduler.run_held();
+    gate.run();
     EXPECT_EQ(log, (Log{"at once", "first", "after first", "second", "after second"}));
 }
 
 TEST_F(SchedulerTest, ActionMayAddActions) {
     StreamState& stream = add_stream(1);
     scheduler.issued(stream);
-    scheduler.when_complete(stream, [&](CUresult) {
+    gate.when_complete(stream, [&](CUresult) {
         log.push_back("first");
-        scheduler.when_complete(stream, note("second"));
+        gate.when_complete(stream, note("second"));
     });
     fake.complete(stream.driver);
     scheduler.poll();
@@ -243,9 +243,9 @@ TEST_F(SchedulerTest, DeadContextIsDetectedWithoutAMark) {
     StreamState& b = add_stream(2);
     scheduler.issued(a);
     scheduler.issued(b);
-    scheduler.when_complete(a, note("a"));
-    scheduler.when_complete(b, note("b"));
-    scheduler.when_complete(a, note("later"));
+    gate.when_complete(a, note("a"));
+    gate.when_complete(b, note("b"));
+    gate.when_complete(a, note("later"));
     fake.query_result = CUDA_ERROR_LAUNCH_FAILED;
     fake.complete(a.driver);
     fake.complete(b.driver);
@@ -256,7 +256,7 @@ TEST_F(SchedulerTest, DeadContextIsDetectedWithoutAMark) {
     EXPECT_FALSE(scheduler.waiting());
     log.clear();
     fake.record_result = CUDA_ERROR_LAUNCH_FAILED;
-    scheduler.when_complete(a, note("again"));
+    gate.when_complete(a, note("again"));
     EXPECT_EQ(log, Log{"again" + error}) << "nothing is outstanding, but the context is dead";
 }
 
@@ -269,7 +269,7 @@ class SchedulerQueries : public SchedulerTest {
 void SchedulerQueries::expect_not_asked(StreamState& stream, bool StreamState::*becomes) {
     bool completed = false;
     scheduler.issued(stream);
-    scheduler.when_complete(stream, [&](CUresult result) { completed = result == CUDA_SUCCESS; });
+    gate.when_complete(stream, [&](CUresult result) { completed = result == CUDA_SUCCESS; });
     stream.*becomes = true;
     poll_for_a_while();
     EXPECT_EQ(fake.stream_queries, 0u);
@@ -285,7 +285,7 @@ TEST_F(SchedulerQueries, CapturingStreamIsNotQueried) {  // the driver would end
 
 TEST_F(SchedulerTest, MarksHaveAnEventOnlyWhenKernelsMayPrint) {
     StreamState& stream = add_stream(1);
-    scheduler.when_complete(stream, note("silent"));
+    gate.when_complete(stream, note("silent"));
     EXPECT_EQ(fake.events(), 0u);
     scheduler.expect_output();
     scheduler.mark(
@@ -293,7 +293,7 @@ TEST_F(SchedulerTest, MarksHaveAnEventOnlyWhenKernelsMayPrint) {
     EXPECT_EQ(fake.events(), 0u) << "no wait needs it";
     for (int i = 0; i < 3; ++i) {
         scheduler.issued(stream);
-        scheduler.when_complete(stream, note("printed"));
+        gate.when_complete(stream, note("printed"));
         fake.complete(stream.driver);
         scheduler.poll();
     }
@@ -324,24 +324,24 @@ TEST_F(SchedulerTest, FailedMarkIsNotWaitedFor) {
     fake.record_result = CUDA_ERROR_LAUNCH_FAILED;
     EXPECT_EQ(scheduler.mark(stream, note("data"), 0, worker::Effect::sends_data), CUDA_ERROR_LAUNCH_FAILED);
     EXPECT_EQ(log, Log{"data!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED)});
-    scheduler.when_complete(stream, note("later"));
+    gate.when_complete(stream, note("later"));
     EXPECT_EQ(log.back(), "later!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED)) << "although nothing is outstanding";
 }
 
 TEST_F(SchedulerTest, StreamWithNothingOutstandingIsComplete) {
     StreamState& stream = add_stream(1);
     StreamState& other = add_stream(2);
-    scheduler.when_complete(context, note("nothing yet"));
+    gate.when_complete(context, note("nothing yet"));
     EXPECT_EQ(log, Log{"nothing yet"});
     scheduler.issued(stream);
-    scheduler.when_complete(stream, note("work"));
-    scheduler.when_complete(other, note("other"));
+    gate.when_complete(stream, note("work"));
+    gate.when_complete(other, note("other"));
     EXPECT_EQ(log, (Log{"nothing yet", "other"}));
     fake.complete(stream.driver);
     scheduler.poll();
     const unsigned marks = fake.records_on(stream.driver);
-    scheduler.when_complete(stream, note("again"));
-    scheduler.when_complete(context, note("context"));
+    gate.when_complete(stream, note("again"));
+    gate.when_complete(context, note("context"));
     EXPECT_EQ(log, (Log{"nothing yet", "other", "work", "again", "context"}));
     EXPECT_EQ(fake.records_on(stream.driver), marks);
     EXPECT_FALSE(stream.touched);
@@ -352,7 +352,7 @@ TEST_F(SchedulerTest, IdleStreamsAnswerFollowsTheDataOfOthers) {
     StreamState& other = add_stream(2);
     scheduler.issued(other);
     scheduler.mark(other, note("data"), 0, worker::Effect::sends_data);
-    scheduler.when_complete(stream, note("idle"));
+    gate.when_complete(stream, note("idle"));
     EXPECT_EQ(log, Log{}) << "it may have waited for the other stream";
     fake.complete(other.driver);
     fake.complete(stream.driver);
@@ -378,7 +378,7 @@ TEST_F(SchedulerTest, DestroyedStreamIsComplete) {
     StreamState& stream = add_stream(1);
     scheduler.issued(stream);
     stream.gone = true;
-    scheduler.when_complete(context, note("context"));
+    gate.when_complete(context, note("context"));
     EXPECT_EQ(fake.records_on(stream.driver), 0u);
     fake.complete(context.helper);
     scheduler.poll();
@@ -395,15 +395,15 @@ TEST_F(SchedulerTest, MarkedWorkIsNotMarkedAgain) {
     const auto records = [&] { return fake.records_on(stream.driver) + fake.records_on(context.helper); };
     scheduler.issued(stream);
     scheduler.mark(stream, note("data"), 0, worker::Effect::sends_data);
-    scheduler.when_complete(stream, note("stream"));
+    gate.when_complete(stream, note("stream"));
     EXPECT_EQ(records(), 1u);
-    scheduler.when_complete(context.legacy, note("legacy"));
+    gate.when_complete(context.legacy, note("legacy"));
     EXPECT_EQ(records(), 2u);
-    scheduler.when_complete(context.legacy, note("legacy"));
+    gate.when_complete(context.legacy, note("legacy"));
     EXPECT_EQ(records(), 2u);
     // The legacy stream also waits for the other streams, and that mark did not.
-    ASSERT_TRUE(scheduler.may_issue(other));
-    scheduler.when_complete(context.legacy, note("legacy later"));
+    ASSERT_TRUE(may_issue(other));
+    gate.when_complete(context.legacy, note("legacy later"));
     EXPECT_EQ(records(), 3u);
     fake.complete(stream.driver);
     fake.complete(context.helper);
@@ -432,7 +432,7 @@ TEST_F(SchedulerTest, IssuersMarkTheirWork) {
     fake.recorded_event(stream.driver);  // the driver now has more work than was marked
     scheduler.poll();
     EXPECT_EQ(stream.outstanding, Scheduler::kMarkEvery) << "the other thread has not written it yet";
-    fake.api.cuStreamWriteValue32_v2(stream.driver, stream.marks.device_word, number, 0);
+    driver::call(TestPermit(), fake.api.cuStreamWriteValue32_v2, stream.driver, stream.marks.device_word, number, 0u);
     fake.complete(stream.driver);
     scheduler.poll();
     EXPECT_EQ(stream.outstanding, 0u);
@@ -441,14 +441,14 @@ TEST_F(SchedulerTest, IssuersMarkTheirWork) {
 TEST_F(SchedulerTest, MarkWordOfAnEndedStreamIsReused) {
     StreamState& old = add_stream(1);
     scheduler.issued(old);
-    scheduler.when_complete(old, note("old"));
+    gate.when_complete(old, note("old"));
     fake.complete(old.driver);
     scheduler.poll();
     const std::uint32_t* const word = old.marks.word;
-    scheduler.forget(old, CUDA_SUCCESS);
+    gate.forget(old, CUDA_SUCCESS);
     StreamState& next = add_stream(2);
     scheduler.issued(next);
-    scheduler.when_complete(next, note("next"));
+    gate.when_complete(next, note("next"));
     EXPECT_EQ(next.marks.word, word);
     scheduler.poll();
     EXPECT_EQ(log, Log{"old"}) << "the old stream's value must not complete the next one's";

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "server/worker/scheduling/scheduler.h"
+#include "server/worker/gate/gate.h"
 #include "tests/support/manual_clock.h"
 #include "tests/unit/worker/fake_driver.h"
 
@@ -18,9 +18,11 @@ class SchedulerTest : public testing::Test {
     SchedulerTest()
         : word_memory(fake.api, [](const std::function<void()>& run) { run(); }),
           scheduler(
-              fake.api, word_memory,
-              [this](const worker::StreamState& stream, bool held) { notices.emplace_back(stream.client, held); },
-              [] { return false; }, [] {}, clock) {
+              fake.api, word_memory, [] { return false; }, [] {}, clock),
+          gate(scheduler, {[this](const worker::StreamState* stream, const worker::Queue*, bool throttled) {
+                               notices.emplace_back(stream == nullptr ? nullptr : stream->client, throttled);
+                           },
+                           [this] { return closed; }, [this] { return lease; }}) {
         context.driver = reinterpret_cast<CUcontext>(0xc0);
         context.legacy.legacy = true;
         context.legacy.context = &context;
@@ -37,17 +39,26 @@ class SchedulerTest : public testing::Test {
         return added;
     }
 
-    // An operation that appends its name to the log when it is issued; it waits while `ready` is false.
-    class Step final : public worker::Operation {
+    // May work be issued to the stream now?
+    bool may_issue(worker::StreamState& stream, std::uint32_t cost = 1) {
+        std::optional<worker::Submission> submission = gate.enter(stream, calls::Kind::work, cost);
+        if (submission) {
+            submission->cancel();
+        }
+        return submission.has_value();
+    }
+
+    // An entry that appends its name to the log when it is issued; it waits while `ready` is false.
+    class Step final : public worker::Entry {
       public:
         Step(std::vector<std::string>& log, std::string name, const bool* ready = nullptr)
             : log_(log), name_(std::move(name)), ready_(ready) {}
-        bool advance() override {
+        worker::Reason advance() override {
             if (ready_ != nullptr && !*ready_) {
-                return false;
+                return worker::Reason::data;
             }
             log_.push_back(name_);
-            return true;
+            return worker::Reason::none;
         }
 
       private:
@@ -55,7 +66,7 @@ class SchedulerTest : public testing::Test {
         const std::string name_;
         const bool* const ready_;
     };
-    std::unique_ptr<worker::Operation> step(std::string name, const bool* ready = nullptr) {
+    std::unique_ptr<worker::Entry> step(std::string name, const bool* ready = nullptr) {
         return std::make_unique<Step>(log, std::move(name), ready);
     }
     worker::Action note(std::string name) {
@@ -73,6 +84,7 @@ class SchedulerTest : public testing::Test {
     }
 
     using Log = std::vector<std::string>;
+    bool closed = false, lease = true;
     ManualClock clock;
     FakeDriver fake;
     Log log;
@@ -80,6 +92,7 @@ class SchedulerTest : public testing::Test {
     worker::PinnedMemory word_memory;
     worker::ContextState context;
     worker::Scheduler scheduler;
+    worker::Gate gate;
 };
 
 }  // namespace gpupool::test

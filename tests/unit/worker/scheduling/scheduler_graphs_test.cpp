@@ -11,7 +11,7 @@ using worker::StreamState;
 
 class SchedulerGraphs : public SchedulerTest {
   protected:
-    std::unique_ptr<worker::Operation> graph(std::string name, std::uint32_t nodes) {
+    std::unique_ptr<worker::Entry> graph(std::string name, std::uint32_t nodes) {
         auto operation = step(std::move(name));
         operation->cost = nodes;
         return operation;
@@ -20,18 +20,18 @@ class SchedulerGraphs : public SchedulerTest {
 
 TEST_F(SchedulerGraphs, GraphTakesAPlaceForEachNode) {
     StreamState& stream = add_stream(1);
-    ASSERT_TRUE(scheduler.may_issue(stream, 500));
+    ASSERT_TRUE(may_issue(stream, 500));
     scheduler.issued(stream, 500);
     EXPECT_EQ(stream.outstanding, 500u);
     EXPECT_EQ(fake.records_on(stream.driver), 1u) << "a large graph is marked at once";
     // With the mark, 501 places of 960 are taken.
-    EXPECT_TRUE(scheduler.may_issue(stream, 459));
-    EXPECT_FALSE(scheduler.may_issue(stream, 460));
-    EXPECT_TRUE(scheduler.may_issue(stream)) << "single operations have their own credit";
+    EXPECT_TRUE(may_issue(stream, 459));
+    EXPECT_FALSE(may_issue(stream, 460));
+    EXPECT_TRUE(may_issue(stream)) << "single operations have their own credit";
     fake.complete(stream.driver);
     scheduler.poll();
     EXPECT_EQ(stream.outstanding, 0u) << "all of its places are returned";
-    EXPECT_TRUE(scheduler.may_issue(stream, 960));
+    EXPECT_TRUE(may_issue(stream, 960));
 }
 
 // An event follows small graphs. The driver is queried for it only when the stream lacks credit.
@@ -54,7 +54,7 @@ TEST_F(SchedulerGraphs, SmallGraphsShareAnEvent) {
     EXPECT_EQ(asked, 0u) << "no query is needed";
     EXPECT_EQ(stream.outstanding, 480u);
     issue_graphs(47);
-    EXPECT_TRUE(scheduler.may_issue(stream, 10));
+    EXPECT_TRUE(may_issue(stream, 10));
     EXPECT_EQ(asked, 1u);
     EXPECT_EQ(stream.outstanding, 471u) << "the last node before an event is counted with what follows";
 }
@@ -65,13 +65,13 @@ TEST_F(SchedulerGraphs, EventReturnsTheCreditOfSmallGraphs) {
         scheduler.issued(stream, 10);
     }
     EXPECT_EQ(fake.records_on(stream.driver), 1u);
-    EXPECT_FALSE(scheduler.may_issue(stream, 20));
-    scheduler.hold(stream, graph("held", 20));
+    EXPECT_FALSE(may_issue(stream, 20));
+    gate.queue(stream, graph("held", 20));
     scheduler.poll();
-    EXPECT_FALSE(scheduler.run_held());
+    EXPECT_FALSE(gate.run());
     fake.complete(stream.driver);
     scheduler.poll();
-    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_TRUE(gate.run());
     EXPECT_EQ(log, Log{"held"});
 }
 
@@ -81,7 +81,7 @@ TEST_F(SchedulerGraphs, WaiterBehindAnEventGetsAMark) {
     for (int i = 0; i < 48; ++i) {
         scheduler.issued(stream, 10);
     }
-    scheduler.when_complete(stream, note("complete"));
+    gate.when_complete(stream, note("complete"));
     EXPECT_EQ(fake.records_on(stream.driver), 2u);
     scheduler.poll();
     EXPECT_EQ(log, Log{});
@@ -101,8 +101,8 @@ TEST_F(SchedulerGraphs, DeadContextsEventIsDropped) {
         scheduler.issued(stream, 10);
     }
     fake.query_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-    scheduler.when_complete(stream, note("complete"));
-    scheduler.hold(stream, graph("held", 900));
+    gate.when_complete(stream, note("complete"));
+    gate.queue(stream, graph("held", 900));
     fake.complete(stream.driver);
     poll_for_a_while();
     EXPECT_EQ(log, Log{"complete!700"});
@@ -113,57 +113,57 @@ TEST_F(SchedulerGraphs, DeadContextsEventIsDropped) {
 TEST_F(SchedulerGraphs, HeldGraphMarksUnmarkedOperations) {
     StreamState& stream = add_stream(1);
     scheduler.issued(stream);
-    scheduler.hold(stream, graph("large", 960));
-    EXPECT_FALSE(scheduler.run_held());
-    EXPECT_FALSE(scheduler.run_held());
+    gate.queue(stream, graph("large", 960));
+    EXPECT_FALSE(gate.run());
+    EXPECT_FALSE(gate.run());
     EXPECT_EQ(fake.records_on(stream.driver), 1u);
     fake.complete(stream.driver);
     scheduler.poll();
-    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_TRUE(gate.run());
     EXPECT_EQ(log, Log{"large"});
 }
 
 TEST_F(SchedulerGraphs, GraphLargerThanTheQueueRunsAlone) {
     StreamState& stream = add_stream(1);
     constexpr std::uint32_t kHuge = 5000;
-    EXPECT_TRUE(scheduler.may_issue(stream, kHuge));
+    EXPECT_TRUE(may_issue(stream, kHuge));
     scheduler.issued(stream);
-    EXPECT_FALSE(scheduler.may_issue(stream, kHuge)) << "not behind other work";
-    scheduler.hold(stream, graph("huge", kHuge));
-    EXPECT_FALSE(scheduler.run_held());
+    EXPECT_FALSE(may_issue(stream, kHuge)) << "not behind other work";
+    gate.queue(stream, graph("huge", kHuge));
+    EXPECT_FALSE(gate.run());
     scheduler.mark(stream, {});
     fake.complete(stream.driver);
     scheduler.poll();
-    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_TRUE(gate.run());
     EXPECT_EQ(log, Log{"huge"});
     scheduler.issued(stream, kHuge);
-    EXPECT_FALSE(scheduler.may_issue(stream)) << "nothing may follow it";
-    EXPECT_FALSE(scheduler.may_issue(stream, 2));
+    EXPECT_FALSE(may_issue(stream)) << "nothing may follow it";
+    EXPECT_FALSE(may_issue(stream, 2));
     fake.complete(stream.driver);
     scheduler.poll();
-    EXPECT_TRUE(scheduler.may_issue(stream, kHuge));
+    EXPECT_TRUE(may_issue(stream, kHuge));
 }
 
 TEST_F(SchedulerGraphs, GraphNearTheDriversLimitIsHeldOnlyBehindOthers) {
     StreamState& stream = add_stream(1);
-    EXPECT_TRUE(scheduler.may_issue(stream, 1021));
+    EXPECT_TRUE(may_issue(stream, 1021));
     scheduler.issued(stream, 2);
-    EXPECT_FALSE(scheduler.may_issue(stream, 1021));
-    EXPECT_TRUE(scheduler.may_issue(add_stream(2), 1021)) << "each stream has its own";
+    EXPECT_FALSE(may_issue(stream, 1021));
+    EXPECT_TRUE(may_issue(add_stream(2), 1021)) << "each stream has its own";
 }
 
 TEST_F(SchedulerGraphs, HeldLaunchesKeepTheirOrderAndTheirCost) {
     StreamState& stream = add_stream(1);
     scheduler.issued(stream, 900);
-    scheduler.hold(stream, graph("large", 500));
-    scheduler.hold(stream, graph("small", 2));
-    scheduler.hold(stream, step("single"));
-    EXPECT_FALSE(scheduler.run_held());
-    EXPECT_FALSE(scheduler.may_issue(stream)) << "nothing overtakes them";
+    gate.queue(stream, graph("large", 500));
+    gate.queue(stream, graph("small", 2));
+    gate.queue(stream, step("single"));
+    EXPECT_FALSE(gate.run());
+    EXPECT_FALSE(may_issue(stream)) << "nothing overtakes them";
     EXPECT_EQ(log, Log{});
     fake.complete(stream.driver);
     scheduler.poll();
-    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_TRUE(gate.run());
     EXPECT_EQ(log, (Log{"large", "small", "single"}));
 }
 
@@ -173,8 +173,8 @@ TEST_F(SchedulerGraphs, MarksCount) {
     for (int i = 0; i < 10; ++i) {
         scheduler.mark(stream, {});
     }
-    EXPECT_TRUE(scheduler.may_issue(stream, 950));
-    EXPECT_FALSE(scheduler.may_issue(stream, 951));
+    EXPECT_TRUE(may_issue(stream, 950));
+    EXPECT_FALSE(may_issue(stream, 951));
 }
 
 TEST_F(SchedulerGraphs, CapturedLaunchesTakeNone) {
@@ -182,7 +182,7 @@ TEST_F(SchedulerGraphs, CapturedLaunchesTakeNone) {
     stream.capturing = true;
     scheduler.issued(stream, 5000);
     EXPECT_EQ(stream.outstanding, 0u);
-    EXPECT_TRUE(scheduler.may_issue(stream, 5000));
+    EXPECT_TRUE(may_issue(stream, 5000));
     EXPECT_EQ(fake.records_on(stream.driver), 0u);
 }
 

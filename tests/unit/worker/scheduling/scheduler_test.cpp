@@ -11,29 +11,29 @@ TEST_F(SchedulerTest, StreamIsHeldWithoutCreditUntilWorkCompletes) {
     StreamState& stream = add_stream(1);
     StreamState& other = add_stream(2);
     for (std::uint32_t i = 0; i < Scheduler::kCredit; ++i) {
-        ASSERT_TRUE(scheduler.may_issue(stream)) << i;
+        ASSERT_TRUE(may_issue(stream)) << i;
         scheduler.issued(stream);
     }
-    EXPECT_FALSE(scheduler.may_issue(stream));
-    EXPECT_TRUE(scheduler.may_issue(other)) << "one stream's credit is not another's";
-    scheduler.hold(stream, step("late"));
-    EXPECT_FALSE(scheduler.run_held());
+    EXPECT_FALSE(may_issue(stream));
+    EXPECT_TRUE(may_issue(other)) << "one stream's credit is not another's";
+    gate.queue(stream, step("late"));
+    EXPECT_FALSE(gate.run());
     fake.complete(stream.driver, 1);
     EXPECT_TRUE(scheduler.poll());
     EXPECT_EQ(stream.outstanding, Scheduler::kCredit - Scheduler::kMarkEvery);
-    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_TRUE(gate.run());
     EXPECT_EQ(log, Log{"late"});
-    EXPECT_TRUE(scheduler.may_issue(stream));
+    EXPECT_TRUE(may_issue(stream));
 }
 
 TEST_F(SchedulerTest, DriverIsPolledBeforeWorkIsHeld) {
     worker::StreamState& stream = add_stream(1);
-    while (scheduler.may_issue(stream)) {
+    while (may_issue(stream)) {
         scheduler.issued(stream);
     }
-    ASSERT_FALSE(scheduler.may_issue(stream));
+    ASSERT_FALSE(may_issue(stream));
     fake.complete(stream.driver, 1);
-    EXPECT_TRUE(scheduler.may_issue(stream)) << "without a poll() between";
+    EXPECT_TRUE(may_issue(stream)) << "without a poll() between";
     EXPECT_EQ(stream.outstanding, Scheduler::kCredit - Scheduler::kMarkEvery);
 }
 
@@ -58,21 +58,21 @@ TEST_F(SchedulerTest, BlockingStreamIsMarkedBeforeLegacyStreamWork) {
     StreamState& other = add_stream(2, false);
     scheduler.issued(blocking);
     scheduler.issued(other);
-    EXPECT_TRUE(scheduler.may_issue(context.legacy));
+    EXPECT_TRUE(may_issue(context.legacy));
     scheduler.issued(context.legacy);
     EXPECT_EQ(fake.records_on(blocking.driver), 1u);
     EXPECT_EQ(fake.records_on(other.driver), 0u) << "the legacy stream does not wait for it";
-    scheduler.when_complete(blocking, note("blocking"));
+    gate.when_complete(blocking, note("blocking"));
     EXPECT_EQ(fake.records_on(blocking.driver), 1u) << "the existing mark serves";
     fake.complete(blocking.driver);
     scheduler.poll();
     EXPECT_EQ(log, Log{"blocking"});
     for (int i = 0; i < 3; ++i) {
-        EXPECT_TRUE(scheduler.may_issue(context.legacy));
+        EXPECT_TRUE(may_issue(context.legacy));
         scheduler.issued(context.legacy);
     }
     EXPECT_EQ(fake.records_on(blocking.driver), 1u) << "it has no new work";
-    scheduler.when_complete(blocking, note("again"));
+    gate.when_complete(blocking, note("again"));
     scheduler.poll();
     EXPECT_EQ(log, (Log{"blocking", "again"}));
     EXPECT_EQ(fake.records_on(blocking.driver), 1u);
@@ -83,16 +83,16 @@ TEST_F(SchedulerTest, BlockingStreamIsMarkedBeforeLegacyWorkWhenKernelsPrint) {
     scheduler.expect_output();
     StreamState& blocking = add_stream(1);
     scheduler.issued(blocking);
-    EXPECT_TRUE(scheduler.may_issue(context.legacy));
+    EXPECT_TRUE(may_issue(context.legacy));
     scheduler.issued(context.legacy);
     EXPECT_EQ(fake.records_on(blocking.driver), 2u) << "an event and a word";
-    scheduler.when_complete(blocking, note("blocking"));
+    gate.when_complete(blocking, note("blocking"));
     EXPECT_EQ(fake.records_on(blocking.driver), 2u);
     fake.complete(blocking.driver);
     scheduler.poll();
     EXPECT_EQ(log, Log{"blocking"});
     EXPECT_EQ(fake.event_synchronizations, 1u) << "the synchronization writes the output";
-    scheduler.when_complete(blocking, note("again"));
+    gate.when_complete(blocking, note("again"));
     EXPECT_EQ(log, (Log{"blocking", "again"}));
     EXPECT_EQ(fake.records_on(blocking.driver), 2u) << "no output is pending";
 }
@@ -102,37 +102,15 @@ TEST_F(SchedulerTest, IssuersMarkDoesNotCoverKernelOutput) {
     scheduler.expect_output();
     StreamState& blocking = add_stream(1);
     scheduler.issued(blocking);
-    scheduler.when_complete(blocking, note("first"));
+    gate.when_complete(blocking, note("first"));
     const std::size_t records = fake.records_on(blocking.driver);
     std::uint32_t number = 0;
     for (std::uint32_t i = 0; i < worker::Scheduler::kMarkEvery; ++i) {
         number = scheduler.issued_elsewhere(blocking);
     }
     EXPECT_NE(number, 0u);
-    EXPECT_TRUE(scheduler.may_issue(context.legacy));
+    EXPECT_TRUE(may_issue(context.legacy));
     EXPECT_EQ(fake.records_on(blocking.driver), records + 2) << "an event and a word";
-}
-
-// A stream's held work already waits for the other streams' work, so operations behind it need not name that again.
-TEST_F(SchedulerTest, OnlyTheFirstHeldOperationNamesItsDependencies) {
-    constexpr std::size_t kBlocking = 3;
-    bool ready = false;
-    for (std::size_t i = 1; i <= kBlocking; ++i) {
-        scheduler.hold(add_stream(i), step("blocking", &ready));
-    }
-    const auto hold_in_legacy = [&] {
-        auto operation = step("legacy");
-        const worker::Operation& held = *operation;
-        scheduler.hold(context.legacy, std::move(operation));
-        return held.after.size();
-    };
-    EXPECT_EQ(hold_in_legacy(), kBlocking);
-    EXPECT_EQ(hold_in_legacy(), 0u);
-    scheduler.hold(*context.streams.begin()->second, step("behind", &ready));
-    EXPECT_EQ(hold_in_legacy(), 1u) << "only the new one";
-    ready = true;
-    EXPECT_TRUE(scheduler.run_held());
-    EXPECT_EQ(log, (Log{"blocking", "blocking", "blocking", "legacy", "legacy", "behind", "legacy"}));
 }
 
 // An event's watch must not cause marks, even though the stream's completion has to wait for earlier notifications.
@@ -143,7 +121,7 @@ TEST_F(SchedulerTest, CompleteStreamNeedsNoMarkWhileAnEventIsWatched) {
     event.context = &context;
     event.driver = fake.recorded_event(other.driver);
     scheduler.when_recorded(event, note("event"), worker::Effect::notifies_of_event);
-    scheduler.when_complete(blocking, note("blocking"));
+    gate.when_complete(blocking, note("blocking"));
     EXPECT_EQ(fake.records_on(blocking.driver), 0u);
     for (int i = 0; i < 4; ++i) {
         scheduler.poll(Scheduler::PollDepth::thorough);
@@ -161,49 +139,49 @@ TEST_F(SchedulerTest, CapturingStreamIsNotMarked) {
         scheduler.issued(stream);
     }
     EXPECT_EQ(fake.records_on(stream.driver), 0u);
-    EXPECT_TRUE(scheduler.may_issue(stream));
+    EXPECT_TRUE(may_issue(stream));
 }
 
 TEST_F(SchedulerTest, HeldWorkOfAStreamKeepsItsOrder) {
     StreamState& stream = add_stream(1);
     bool ready = false;
-    scheduler.hold(stream, step("first", &ready));
-    scheduler.hold(stream, step("second"));
-    EXPECT_FALSE(scheduler.may_issue(stream)) << "nothing may overtake what is held";
-    EXPECT_FALSE(scheduler.run_held());
+    gate.queue(stream, step("first", &ready));
+    gate.queue(stream, step("second"));
+    EXPECT_FALSE(may_issue(stream)) << "nothing may overtake what is held";
+    EXPECT_FALSE(gate.run());
     ready = true;
-    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_TRUE(gate.run());
     EXPECT_EQ(log, (Log{"first", "second"}));
-    EXPECT_TRUE(scheduler.may_issue(stream));
+    EXPECT_TRUE(may_issue(stream));
 }
 
 TEST_F(SchedulerTest, LegacyStreamWaitsOnlyForBlockingStreamsHeldWork) {
     StreamState& blocking = add_stream(1);
     StreamState& free = add_stream(2, false);
     bool free_ready = false, blocking_ready = false;
-    scheduler.hold(free, step("free", &free_ready));
-    EXPECT_TRUE(scheduler.may_issue(context.legacy));
-    scheduler.hold(blocking, step("blocking", &blocking_ready));
-    EXPECT_FALSE(scheduler.may_issue(context.legacy));
-    scheduler.hold(context.legacy, step("legacy"));
-    EXPECT_FALSE(scheduler.run_held());
+    gate.queue(free, step("free", &free_ready));
+    EXPECT_TRUE(may_issue(context.legacy));
+    gate.queue(blocking, step("blocking", &blocking_ready));
+    EXPECT_FALSE(may_issue(context.legacy));
+    gate.queue(context.legacy, step("legacy"));
+    EXPECT_FALSE(gate.run());
     blocking_ready = true;
-    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_TRUE(gate.run());
     EXPECT_EQ(log, (Log{"blocking", "legacy"}));
-    EXPECT_TRUE(scheduler.may_issue(context.legacy));
+    EXPECT_TRUE(may_issue(context.legacy));
 }
 
 TEST_F(SchedulerTest, BlockingStreamsWaitForHeldWorkOfTheLegacyStream) {
     StreamState& blocking = add_stream(1);
     StreamState& free = add_stream(2, false);
     bool ready = false;
-    scheduler.hold(context.legacy, step("legacy", &ready));
-    EXPECT_FALSE(scheduler.may_issue(blocking));
-    EXPECT_TRUE(scheduler.may_issue(free));
-    scheduler.hold(blocking, step("blocking"));
-    EXPECT_FALSE(scheduler.run_held());
+    gate.queue(context.legacy, step("legacy", &ready));
+    EXPECT_FALSE(may_issue(blocking));
+    EXPECT_TRUE(may_issue(free));
+    gate.queue(blocking, step("blocking"));
+    EXPECT_FALSE(gate.run());
     ready = true;
-    scheduler.run_held();
+    gate.run();
     EXPECT_EQ(log, (Log{"legacy", "blocking"}));
 }
 
@@ -212,13 +190,13 @@ TEST_F(SchedulerTest, LegacyWorkSeparatesEarlierAndLaterHeldWork) {
     StreamState& a = add_stream(1);
     StreamState& b = add_stream(2);
     bool ready = false;
-    scheduler.hold(a, step("a1", &ready));
-    scheduler.hold(context.legacy, step("legacy"));
-    scheduler.hold(b, step("b1"));
-    scheduler.hold(a, step("a2"));
-    EXPECT_FALSE(scheduler.run_held());
+    gate.queue(a, step("a1", &ready));
+    gate.queue(context.legacy, step("legacy"));
+    gate.queue(b, step("b1"));
+    gate.queue(a, step("a2"));
+    EXPECT_FALSE(gate.run());
     ready = true;
-    scheduler.run_held();
+    gate.run();
     ASSERT_EQ(log.size(), 4u);
     EXPECT_EQ(log[0], "a1");
     EXPECT_EQ(log[1], "legacy");
@@ -231,19 +209,19 @@ TEST_F(SchedulerTest, OperationWaitsForItsDependencies) {
     worker::EventState event;
     auto record = step("record", &ready);
     record->records = {&event};
-    scheduler.hold(a, std::move(record));
-    ASSERT_NE(event.held_record, 0u);
+    gate.queue(a, std::move(record));
+    ASSERT_NE(event.queued_record, 0u);
     auto wait = step("wait");
-    wait->after.push_back(event.held_record);
-    scheduler.hold(b, std::move(wait));
-    scheduler.hold(b, step("behind"));
-    EXPECT_FALSE(scheduler.run_held());
+    wait->after.push_back(event.queued_record);
+    gate.queue(b, std::move(wait));
+    gate.queue(b, step("behind"));
+    EXPECT_FALSE(gate.run());
     EXPECT_TRUE(log.empty());
-    EXPECT_NE(event.held_record, 0u);
+    EXPECT_NE(event.queued_record, 0u);
     ready = true;
-    scheduler.run_held();
+    gate.run();
     EXPECT_EQ(log, (Log{"record", "wait", "behind"}));
-    EXPECT_EQ(event.held_record, 0u);
+    EXPECT_EQ(event.queued_record, 0u);
 }
 
 TEST_F(SchedulerTest, RerecordedEventBelongsToTheLaterRecord) {
@@ -253,31 +231,31 @@ TEST_F(SchedulerTest, RerecordedEventBelongsToTheLaterRecord) {
     worker::EventState event;
     auto one = step("first", &first), two = step("second", &second);
     one->records = two->records = {&event};
-    scheduler.hold(a, std::move(one));
-    scheduler.hold(b, std::move(two));
-    const std::uint64_t later = event.held_record;
+    gate.queue(a, std::move(one));
+    gate.queue(b, std::move(two));
+    const std::uint64_t later = event.queued_record;
     first = true;
-    scheduler.run_held();
-    EXPECT_EQ(event.held_record, later);
+    gate.run();
+    EXPECT_EQ(event.queued_record, later);
     second = true;
-    scheduler.run_held();
-    EXPECT_EQ(event.held_record, 0u);
+    gate.run();
+    EXPECT_EQ(event.queued_record, 0u);
 }
 
 TEST_F(SchedulerTest, ClientIsThrottledAndReleasedOnce) {
     StreamState& stream = add_stream(1);
     bool ready = false;
-    scheduler.hold(stream, step("gate", &ready));
-    for (std::size_t i = 1; i < Scheduler::kThrottleAt + 100; ++i) {
-        scheduler.hold(stream, std::make_unique<Step>(log, "work"));
+    gate.queue(stream, step("gate", &ready));
+    for (std::size_t i = 1; i < worker::Queue::kOfStream.throttle + 100; ++i) {
+        gate.queue(stream, std::make_unique<Step>(log, "work"));
     }
     ASSERT_EQ(notices.size(), 1u);
     EXPECT_EQ(notices[0], std::pair(stream.client, true));
     ready = true;
-    scheduler.run_held();
+    gate.run();
     ASSERT_EQ(notices.size(), 2u);
     EXPECT_EQ(notices[1], std::pair(stream.client, false));
-    EXPECT_EQ(log.size(), Scheduler::kThrottleAt + 100);
+    EXPECT_EQ(log.size(), worker::Queue::kOfStream.throttle + 100);
 }
 
 TEST_F(SchedulerTest, HeldBytesThrottleTheClient) {
@@ -285,21 +263,21 @@ TEST_F(SchedulerTest, HeldBytesThrottleTheClient) {
     StreamState& large = add_stream(1);
     StreamState& small = add_stream(2);
     bool ready = false, never = false;
-    const auto hold = [&](StreamState& stream, std::size_t bytes, const bool* gate) {
-        auto operation = step("work", gate);
+    const auto hold = [&](StreamState& stream, std::size_t bytes, const bool* open) {
+        auto operation = step("work", open);
         operation->bytes = bytes;
-        scheduler.hold(stream, std::move(operation));
+        gate.queue(stream, std::move(operation));
     };
     hold(small, 2 * kMiB, &never);
     while (notices.empty()) {
         hold(large, kMiB, &ready);
-        ASSERT_LE(large.held_bytes, Scheduler::kHeldBudgetBytes / Scheduler::kLimitDivisor);
+        ASSERT_LE(large.queue.bytes, worker::Gate::kBudgetBytes / worker::Gate::kLimitDivisor);
     }
     EXPECT_EQ(notices[0], std::pair(large.client, true));
     hold(small, kMiB, &never);
     EXPECT_EQ(notices.size(), 1u) << "it holds less than the per-stream limit";
     ready = true;
-    scheduler.run_held();
+    gate.run();
     ASSERT_EQ(notices.size(), 2u);
     EXPECT_EQ(notices[1], std::pair(large.client, false));
 }
@@ -314,24 +292,24 @@ TEST_F(SchedulerTest, AllStreamsTogetherHoldAtMostTheBudget) {
     }
     StreamState& idle = add_stream(kStreams + 1, false);
     bool ready = false;
-    std::size_t held_bytes = 0, before = 1;
-    while (held_bytes != std::exchange(before, held_bytes)) {
+    std::size_t queued_bytes = 0, before = 1;
+    while (queued_bytes != std::exchange(before, queued_bytes)) {
         for (StreamState* stream : streams) {
-            if (!stream->throttled) {
+            if (!stream->queue.throttled) {
                 auto operation = step("work", &ready);
                 operation->bytes = kBytes;
-                scheduler.hold(*stream, std::move(operation));
-                held_bytes += kBytes;
+                gate.queue(*stream, std::move(operation));
+                queued_bytes += kBytes;
             }
         }
     }
     EXPECT_EQ(notices.size(), kStreams);
-    EXPECT_LE(held_bytes, Scheduler::kHeldBudgetBytes + kStreams * kBytes) << "plus one operation of each stream";
-    EXPECT_GE(held_bytes, Scheduler::kHeldBudgetBytes / 2);
-    EXPECT_FALSE(idle.throttled);
-    EXPECT_TRUE(scheduler.may_issue(idle)) << "the work that the others wait for may be sent";
+    EXPECT_LE(queued_bytes, worker::Gate::kBudgetBytes + kStreams * kBytes) << "plus one operation of each stream";
+    EXPECT_GE(queued_bytes, worker::Gate::kBudgetBytes / 2);
+    EXPECT_FALSE(idle.queue.throttled);
+    EXPECT_TRUE(may_issue(idle)) << "the work that the others wait for may be sent";
     ready = true;
-    scheduler.run_held();
+    gate.run();
     EXPECT_EQ(notices.size(), 2 * kStreams);
 }
 
@@ -339,16 +317,16 @@ TEST_F(SchedulerTest, StreamIsReleasedWhenOthersFreeTheirShare) {
     StreamState& large = add_stream(1, false);
     StreamState& small = add_stream(2, false);
     bool ready = false, never = false;
-    const auto hold = [&](StreamState& stream, std::size_t bytes, const bool* gate) {
-        auto operation = step("work", gate);
+    const auto hold = [&](StreamState& stream, std::size_t bytes, const bool* open) {
+        auto operation = step("work", open);
         operation->bytes = bytes;
-        scheduler.hold(stream, std::move(operation));
+        gate.queue(stream, std::move(operation));
     };
-    hold(large, Scheduler::kHeldBudgetBytes, &ready);  // was already on its way when the client was throttled
+    hold(large, worker::Gate::kBudgetBytes, &ready);  // was already on its way when the client was throttled
     hold(small, 1u << 20, &never);
     ASSERT_EQ(notices.size(), 2u);
     ready = true;
-    scheduler.run_held();
+    gate.run();
     ASSERT_EQ(notices.size(), 4u);
     EXPECT_EQ(notices[3], std::pair(small.client, false)) << "although its own work still waits";
 }
@@ -358,13 +336,13 @@ TEST_F(SchedulerTest, ClientIsReleasedWhenAStreamEnds) {
     StreamState& other = add_stream(2, false);
     bool never = false;
     auto operation = step("work", &never);
-    operation->bytes = Scheduler::kHeldBudgetBytes;
-    scheduler.hold(stream, std::move(operation));
+    operation->bytes = worker::Gate::kBudgetBytes;
+    gate.queue(stream, std::move(operation));
     operation = step("work", &never);
     operation->bytes = 1u << 20;
-    scheduler.hold(other, std::move(operation));
+    gate.queue(other, std::move(operation));
     ASSERT_EQ(notices.size(), 2u);
-    scheduler.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    gate.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED);
     ASSERT_EQ(notices.size(), 4u);
     EXPECT_EQ(notices[2], std::pair(stream.client, false));
     EXPECT_EQ(notices[3], std::pair(other.client, false));
@@ -375,18 +353,18 @@ TEST_F(SchedulerTest, ForgettingAStreamEndsItsWaits) {
     StreamState& other = add_stream(2, false);
     bool never = false;
     scheduler.issued(stream);
-    scheduler.when_complete(stream, note("waiter"));
+    gate.when_complete(stream, note("waiter"));
     worker::EventState event;
     auto record = step("record", &never);
     record->records = {&event};
-    scheduler.hold(stream, std::move(record));
+    gate.queue(stream, std::move(record));
     auto wait = step("wait");
-    wait->after.push_back(event.held_record);
-    scheduler.hold(other, std::move(wait));
-    scheduler.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    wait->after.push_back(event.queued_record);
+    gate.queue(other, std::move(wait));
+    gate.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED);
     EXPECT_EQ(log, Log{"waiter!" + std::to_string(CUDA_ERROR_CONTEXT_IS_DESTROYED)});
-    EXPECT_EQ(event.held_record, 0u);
-    scheduler.run_held();
+    EXPECT_EQ(event.queued_record, 0u);
+    gate.run();
     EXPECT_EQ(log.back(), "wait") << "a wait for forgotten work must end";
 }
 

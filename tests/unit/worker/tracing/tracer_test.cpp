@@ -95,7 +95,7 @@ TEST_F(WorkerTracer, WorkIsReportedOnceComplete) {
     header.number = 42;
     header.opcode = 7;
     {
-        const worker::Tracer::Issue issue(tracer, header, false);
+        const worker::Tracer::Issue issue(tracer, header, codec::Reason::none);
         work(TraceKind::copy_in, CUDA_SUCCESS, 4096);
     }
     EXPECT_EQ(fake.records_on(stream.driver), 2u);
