@@ -72,7 +72,7 @@ CUresult record(CUevent handle, CUstream stream, unsigned flags, Send send) {
     }
     if (external) {
         if (!this_session().captures.find(stream_key(stream))) {
-            return CUDA_ERROR_INVALID_VALUE;
+            return CUDA_ERROR_ILLEGAL_STATE;
         }
         event->always_ask = true;  // in a capture it becomes a graph node
     }
@@ -232,7 +232,7 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned Flags) {
     const StreamKey key = stream_key(hStream);
     const std::optional<Captures::Status> capturing = captures.find(key);
     if (external && !capturing) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return captures.capture_of(hEvent) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_ILLEGAL_STATE;
     }
     if (capturing && capturing->invalid) {
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;

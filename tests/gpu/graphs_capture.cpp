@@ -315,10 +315,12 @@ void invalid_captures(const GraphWork& work, CUstream other) {
     check_result(cuMemFreeAsync(work.device, work.stream), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "a free then");
     end(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "the end of the invalid capture");
 
-    check_result(cuEventRecordWithFlags(event, work.stream, CU_EVENT_RECORD_EXTERNAL), CUDA_ERROR_INVALID_VALUE,
+    check_result(cuEventRecordWithFlags(event, work.stream, CU_EVENT_RECORD_EXTERNAL), CUDA_ERROR_ILLEGAL_STATE,
                  "a record for a graph outside of a capture");
-    check_result(cuStreamWaitEvent(work.stream, event, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_INVALID_VALUE,
+    check_result(cuStreamWaitEvent(work.stream, fresh, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_ILLEGAL_STATE,
                  "such a wait outside of a capture");
+    check_result(cuStreamWaitEvent(work.stream, event, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_INVALID_VALUE,
+                 "such a wait for an event of a past capture");
     DRIVER_OK(cuEventDestroy(event));
     DRIVER_OK(cuEventDestroy(fresh));
 }

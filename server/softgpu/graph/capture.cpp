@@ -224,7 +224,7 @@ bool record_captured(const std::shared_ptr<Event>& event, const StreamPtr& strea
     }
     if (!captures_now) {
         if (external) {
-            result = CUDA_ERROR_INVALID_VALUE;  // only allowed in a capture
+            result = CUDA_ERROR_ILLEGAL_STATE;  // only allowed in a capture
         }
         if (!external) {
             event->captured = nullptr;
@@ -278,7 +278,7 @@ bool wait_captured(const std::shared_ptr<Event>& event, const StreamPtr& stream,
         if (captures_now) {
             add_captured(stream, event_payload(event, false));
         } else {
-            result = CUDA_ERROR_INVALID_VALUE;
+            result = event->captured != nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_ILLEGAL_STATE;
         }
         return true;
     }
