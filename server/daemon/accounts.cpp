@@ -14,14 +14,6 @@ using supervision::JobAccount;
 
 namespace {
 
-// The driver's granularity: a quota is a multiple of it, so that all of it can be allocated.
-constexpr std::uint64_t kGranuleBytes = 2u << 20;
-
-// A quota of less than a granule stays as it is: it allows nothing, while 0 would allow everything.
-std::uint64_t whole_granules(std::uint64_t bytes) {
-    return bytes < kGranuleBytes ? bytes : bytes / kGranuleBytes * kGranuleBytes;
-}
-
 // The opposite of uuid_text(). Zeros for anything else.
 DeviceUuid parse_uuid(const std::string& text) {
     DeviceUuid uuid{};
@@ -114,8 +106,8 @@ std::vector<supervision::AccountDevice> Accounts::quotas(std::uint64_t quota_byt
     for (const Device& device : devices_) {
         const std::uint64_t beside = device.context_bytes + device.set_aside_bytes;
         const std::uint64_t left = device.total_bytes - std::min(device.total_bytes, beside);
-        const std::uint64_t most = std::max<std::uint64_t>(whole_granules(left), 1);
-        all.push_back({device.uuid, std::min(whole_granules(quota_bytes), most), device.context_bytes});
+        const std::uint64_t most = std::max<std::uint64_t>(in_allocation_units(left), 1);
+        all.push_back({device.uuid, std::min(in_allocation_units(quota_bytes), most), device.context_bytes});
     }
     return all;
 }

@@ -31,6 +31,14 @@ std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
     return a + std::min(b, kMost - a);
 }
 
+Result<void*> map_page(int descriptor, std::size_t bytes) {
+    void* const place = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (place == MAP_FAILED) {
+        return system_error("cannot map the memory of an account", errno);
+    }
+    return place;
+}
+
 }  // namespace
 
 struct JobAccount::Page {
@@ -82,11 +90,11 @@ Result<JobAccount> JobAccount::make(const std::vector<AccountDevice>& devices) {
     if (::ftruncate(descriptor.get(), sizeof(Page)) != 0 || ::fcntl(descriptor.get(), F_ADD_SEALS, kSeals) != 0) {
         return system_error("cannot size the memory of an account", errno);
     }
-    void* const place = ::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
-    if (place == MAP_FAILED) {
-        return system_error("cannot map the memory of an account", errno);
+    const auto place = map_page(descriptor.get(), sizeof(Page));
+    if (!place) {
+        return place.error();
     }
-    Page* const page = new (place) Page{};
+    Page* const page = new (*place) Page{};
     pthread_mutexattr_t attributes;
     ::pthread_mutexattr_init(&attributes);
     ::pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
@@ -109,11 +117,11 @@ Result<JobAccount> JobAccount::adopt(UniqueFd descriptor) {
         (::fcntl(descriptor.get(), F_GET_SEALS) & F_SEAL_SHRINK) == 0) {
         return Error{ErrorCode::invalid_input, "the memory of an account has another size, or could shrink"};
     }
-    void* const place = ::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
-    if (place == MAP_FAILED) {
-        return system_error("cannot map the memory of an account", errno);
+    const auto place = map_page(descriptor.get(), sizeof(Page));
+    if (!place) {
+        return place.error();
     }
-    JobAccount account(std::move(descriptor), static_cast<Page*>(place));
+    JobAccount account(std::move(descriptor), static_cast<Page*>(*place));
     if (account.page_->magic != kMagic || account.page_->devices > kMaxDevices) {
         return Error{ErrorCode::invalid_input, "the memory of an account was written by another version of gpupool"};
     }

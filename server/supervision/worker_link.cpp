@@ -220,32 +220,27 @@ void WorkerLink::set_devices(std::vector<std::string> uuids) {
     wake();
 }
 
-void WorkerLink::set_waits(Waits waits) {
+template <class Value>
+void WorkerLink::set_value(Value WorkerLink::*member, Value value) {
     {
         const Lock lock(mutex_);
-        if (waits_ == waits) {
+        if (this->*member == value) {
             return;
         }
-        waits_ = std::move(waits);
-        if (std::exchange(memory_due_, true)) {
+        this->*member = std::move(value);
+        if (std::exchange(values_due_, true)) {
             return;
         }
     }
     wake();
 }
 
+void WorkerLink::set_waits(Waits waits) {
+    set_value(&WorkerLink::waits_, std::move(waits));
+}
+
 void WorkerLink::set_memory_used(std::vector<std::uint64_t> bytes_by_device) {
-    {
-        const Lock lock(mutex_);
-        if (memory_used_bytes_ == bytes_by_device) {
-            return;
-        }
-        memory_used_bytes_ = std::move(bytes_by_device);
-        if (std::exchange(memory_due_, true)) {
-            return;
-        }
-    }
-    wake();
+    set_value(&WorkerLink::memory_used_bytes_, std::move(bytes_by_device));
 }
 
 Status WorkerLink::watch_client(int connection_descriptor) {
@@ -290,7 +285,7 @@ void WorkerLink::run() {
             }
             if (std::exchange(report_due_, false)) {
                 next_report_ = Clock::now();
-            } else if (memory_due_) {
+            } else if (values_due_) {
                 next_report_ = std::min(next_report_, last_report_ + limits_.least_between_reports);
             }
             if (new_client_.get() >= 0) {
@@ -378,7 +373,7 @@ void WorkerLink::send_report() {
     auto report = message.getRoot<schema::Report>();
     {
         const Lock lock(mutex_);
-        memory_due_ = false;
+        values_due_ = false;
         report.setState(state_);
         auto memory = report.initMemoryUsed(static_cast<unsigned>(memory_used_bytes_.size()));
         for (unsigned i = 0; i < memory_used_bytes_.size(); ++i) {

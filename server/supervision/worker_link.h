@@ -100,6 +100,10 @@ class WorkerLink {
     void end_within(std::chrono::milliseconds timeout);
 
   private:
+    // Changes a value that the next report has.
+    template <class Value>
+    void set_value(Value WorkerLink::*member, Value value);
+
     WorkerLink(MessageSocket socket, WorkerLimits limits);
     Status receive_orders();
     Status report_in_stock(bool holds_context);
@@ -156,7 +160,7 @@ class WorkerLink {
     UniqueFd new_client_ GP_GUARDED_BY(mutex_);
     Clock::time_point process_deadline_ GP_GUARDED_BY(mutex_) = Clock::time_point::max();
     bool report_due_ GP_GUARDED_BY(mutex_) = true;
-    bool memory_due_ GP_GUARDED_BY(mutex_) = false;
+    bool values_due_ GP_GUARDED_BY(mutex_) = false;
     bool finished_ GP_GUARDED_BY(mutex_) = false;
 };
 

@@ -97,7 +97,7 @@ assert cupy.allclose(a @ cupy.linalg.inv(a), cupy.eye(512), atol=1e-6)
 print("done")
 """
 
-# A model server takes its weights, measures what is free, and takes a part of that for its cache.
+# A model server takes its weights, measures the free memory, and takes a part of that for its cache.
 MODEL_SERVER = """
 import torch
 free, total = torch.cuda.mem_get_info()

@@ -110,6 +110,25 @@ Outcome enter(Worker& worker, Command& command, CUstream handle, std::optional<S
     return Outcome::answered();
 }
 
+// The same for a command that records the event (`use`: Entry::records_event) or waits for it (Entry::names). A command
+// that is queued means the event's state of now, and goes behind its queued record.
+template <class Call>
+std::optional<Submission> enter_event(Worker& worker, Command& command, StreamState& stream,
+                                      const std::shared_ptr<EventState>& event,
+                                      void (Entry::*use)(std::shared_ptr<EventState>)) {
+    std::optional<Submission> submission;
+    if (command.ready || event->queued_record == 0) {
+        submission = worker.gate.enter(stream, Call::kKind);
+    }
+    if (!submission) {
+        command.events = {event};
+        auto entry = std::make_unique<QueuedCommand>(worker, command, Call::kKind);
+        ((*entry).*use)(event);
+        worker.gate.queue(stream, std::move(entry));
+    }
+    return submission;
+}
+
 namespace handlers {
 #define GP_CALL(op, symbol, ...) Outcome symbol(Worker&, Command&, codec::Slots<calls::symbol>&);
 #define GP_PER_THREAD(...)

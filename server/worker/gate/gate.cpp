@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "common/log.h"
-#include "server/worker/session/objects.h"
 
 namespace gpupool::worker {
 namespace {
@@ -52,6 +51,9 @@ bool gives_work(calls::Kind kind) {
 }  // namespace
 
 void Entry::names(std::shared_ptr<EventState> event) {
+    if (event->queued_record != 0) {
+        after.push_back(event->queued_record);
+    }
     ++event->queued_uses;
     events.push_back(std::move(event));
 }
@@ -171,6 +173,25 @@ void Gate::remove(Queue& queue, const Entry& entry) {
     queue.bytes -= entry.bytes;
 }
 
+void Gate::join(Queue& graph, Entry& entry) {
+    if (graph.empty()) {
+        graphs_.push_back(&graph);
+    }
+    entry.of_graph_ = &graph;
+    push(graph, entry);
+}
+
+// The entry leaves the queue of its executable, if it is in one.
+void Gate::leave_graph(Entry& entry) {
+    if (Queue* const graph = entry.of_graph_) {
+        remove(*graph, entry);
+        if (graph->empty()) {
+            std::erase(graphs_, graph);
+        }
+        release(nullptr, *graph);
+    }
+}
+
 void Gate::queue(StreamState& stream, std::unique_ptr<Entry> entry, Queue* graph) {
     Entry& added = add(std::move(entry));
     added.stream_ = &stream;
@@ -181,22 +202,13 @@ void Gate::queue(StreamState& stream, std::unique_ptr<Entry> entry, Queue* graph
     push(stream.queue, added);
     bytes_ += added.bytes;
     if (graph != nullptr) {
-        if (graph->empty()) {
-            graphs_.push_back(graph);
-        }
-        added.of_graph_ = graph;
-        push(*graph, added);
+        join(*graph, added);
     }
     throttle(&stream, stream.queue);
 }
 
 void Gate::queue(Queue& graph, std::unique_ptr<Entry> change) {
-    Entry& added = add(std::move(change));
-    if (graph.empty()) {
-        graphs_.push_back(&graph);
-    }
-    added.of_graph_ = &graph;
-    push(graph, added);
+    join(graph, add(std::move(change)));
     throttle(nullptr, graph);
 }
 
@@ -274,9 +286,7 @@ bool Gate::advance(Entry& head) {
 
 // All of the entry has been given to the driver.
 void Gate::issue(Entry& entry) {
-    StreamState* const stream = entry.stream_;
-    Queue* const graph = entry.of_graph_;
-    if (stream != nullptr) {
+    if (StreamState* const stream = entry.stream_) {
         remove(stream->queue, entry);
         bytes_ -= entry.bytes;
         if (stream->queue.empty()) {
@@ -284,13 +294,7 @@ void Gate::issue(Entry& entry) {
         }
         release(stream, stream->queue);
     }
-    if (graph != nullptr) {
-        remove(*graph, entry);
-        if (graph->empty()) {
-            std::erase(graphs_, graph);
-        }
-        release(nullptr, *graph);
-    }
+    leave_graph(entry);
     end(take(entry.number_));
 }
 
@@ -312,13 +316,7 @@ void Gate::forget(StreamState& stream, CUresult result) {
     const std::vector<Entry*> queued(stream.queue.entries.begin(), stream.queue.entries.end());
     std::vector<std::unique_ptr<Entry>> abandoned;
     for (Entry* const entry : queued) {
-        if (Queue* const graph = entry->of_graph_) {
-            remove(*graph, *entry);
-            if (graph->empty()) {
-                std::erase(graphs_, graph);
-            }
-            release(nullptr, *graph);
-        }
+        leave_graph(*entry);
         abandoned.push_back(take(entry->number_));
     }
     bytes_ -= stream.queue.bytes;

@@ -48,7 +48,7 @@ enum class Passage : std::uint8_t { none, gets_in, gets_in_first, needs_no_drive
 class Gate {
   public:
     // All queued entries together are charged no more than the budget, plus one entry each, plus what was under way
-    // when the client was throttled. A stream may hold 1/kLimitDivisor of what is left of it, so the limit of each
+    // when the client was throttled. A stream may hold 1/kLimitDivisor of the rest of the budget, so the limit of each
     // stream falls as the streams together hold more. A stream below its limit is not throttled, so that the client can
     // send the work that other streams wait for.
     static constexpr std::size_t kBudgetBytes = 384u << 20;
@@ -122,7 +122,6 @@ class Gate {
 
     // Is anything queued?
     [[nodiscard]] bool queues_any() const { return !entries_.empty(); }
-    [[nodiscard]] bool is_queued(std::uint64_t number) const { return entries_.contains(number); }
     [[nodiscard]] bool has_actions() const { return !actions_.empty(); }
     // The number of the last entry: grows with each.
     [[nodiscard]] std::uint64_t last_number() const { return next_number_ - 1; }
@@ -137,12 +136,15 @@ class Gate {
 
     [[nodiscard]] bool in_order(const StreamState& stream, std::uint64_t number) const;
     Reason reason_of(Entry& head);
+    [[nodiscard]] bool is_queued(std::uint64_t number) const { return entries_.contains(number); }
     bool is_issued(std::vector<std::uint64_t>& entries) const;
     static void note(Entry& entry, Reason reason);
     Entry& add(std::unique_ptr<Entry> entry);
     std::unique_ptr<Entry> take(std::uint64_t number);
     void push(Queue& queue, Entry& entry);
     void remove(Queue& queue, const Entry& entry);
+    void join(Queue& graph, Entry& entry);
+    void leave_graph(Entry& entry);
     bool advance(Entry& head);
     void issue(Entry& entry);
     void end(std::unique_ptr<Entry> entry);

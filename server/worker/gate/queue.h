@@ -47,10 +47,10 @@ class Entry {
     std::vector<EventState*> records;                 // those of `events` that it will record
     std::optional<Submission> submission;             // from its first advance() on
 
+    // The entry uses the event, behind the record of it that is queued now.
     void names(std::shared_ptr<EventState> event);
     void records_event(std::shared_ptr<EventState> event);
 
-    [[nodiscard]] std::uint64_t number() const { return number_; }
     // The last reason for which it had to wait.
     [[nodiscard]] Reason waited_for() const { return waited_for_; }
 

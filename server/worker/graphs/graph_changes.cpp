@@ -38,7 +38,10 @@ class QueuedChange final : public QueuedCommand {
 };
 
 // The queued change that `command` replaces; null if there is none.
-QueuedChange* replaced_by(const GraphExec& graph, const Command& command, CUgraphNode node) {
+QueuedChange* replaced_by(const Worker& worker, const GraphExec& graph, const Command& command, CUgraphNode node) {
+    if (!worker.graphs.changes_waiting.contains(node)) {
+        return nullptr;
+    }
     for (auto it = graph.queue.entries.rbegin(); it != graph.queue.entries.rend(); ++it) {
         auto* const change = dynamic_cast<QueuedChange*>(*it);
         if (change == nullptr || change->is_of_all()) {
@@ -82,7 +85,7 @@ std::optional<Outcome> await_launches(Worker& worker, const Command& command, CU
     if (command.ready || graph->queue.empty()) {
         return std::nullopt;
     }
-    if (QueuedChange* const former = replaced_by(*graph, command, node)) {
+    if (QueuedChange* const former = replaced_by(worker, *graph, command, node)) {
         former->replace(command);
     } else {
         graph->queue.name = codec::to_wire(client);

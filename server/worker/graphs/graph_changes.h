@@ -1,8 +1,8 @@
 // Changes of graphs and executables: verdicts on changes whose caller does not wait, and the order of changes that
 // wait.
 //
-// A change of an executable graph applies to later launches only. While earlier launches are queued, the
-// change waits for them, and later launches and changes wait for the change.
+// A change of an executable graph applies to later launches only. While earlier launches are queued, the change waits
+// for them, and later launches and changes wait for the change.
 //
 // Threads: the dispatcher's.
 // Errors: a verdict whose caller does not wait is recorded (GraphBook::failed_changes, GraphExec::refused).

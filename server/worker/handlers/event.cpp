@@ -20,18 +20,9 @@ Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    std::optional<Submission> submission;
-    if (command.ready || event->queued_record == 0) {
-        submission = worker.gate.enter(*stream, Call::kKind);
-    }
+    const std::optional<Submission> submission =
+        enter_event<Call>(worker, command, *stream, event, &Entry::records_event);
     if (!submission) {
-        command.events = {event};
-        auto entry = std::make_unique<QueuedCommand>(worker, command, Call::kKind);
-        if (event->queued_record != 0) {  // the event keeps its driver's event
-            entry->after.push_back(event->queued_record);
-        }
-        entry->records_event(event);
-        worker.gate.queue(*stream, std::move(entry));
         return Outcome::answered();
     }
     event->in_graph = event->in_graph || (stream->capturing && (flags & CU_EVENT_RECORD_EXTERNAL) != 0);

@@ -242,10 +242,6 @@ Outcome put(Worker& worker, Command& command, CUgraphExec executable, CUstream i
     return launch(worker, command, std::move(*submission), graph, kind);
 }
 
-}  // namespace
-
-namespace {
-
 // Charges the nodes of a new executable.
 bool charge_nodes(Worker& worker, CUcontext context, std::uint64_t nodes) {
     const ContextState* const state = worker.objects.context(context);

@@ -36,9 +36,6 @@ CUresult translate(Worker& worker, const Command& command, const StreamState& st
 // Calls that wait for the events meanwhile wait for the launch.
 void name_events(Entry& entry, const LaunchEvents& events) {
     for (const std::shared_ptr<EventState>& event : events) {
-        if (event->queued_record != 0) {
-            entry.after.push_back(event->queued_record);
-        }
         entry.records_event(event);
     }
 }

@@ -252,19 +252,8 @@ Outcome cuStreamWaitEvent(Worker& worker, Command& command, codec::Slots<calls::
         return CUDA_ERROR_INVALID_HANDLE;
     }
     const unsigned flags = slots.at<Call::Flags>().value;
-    std::optional<Submission> submission;
-    if (command.ready || event->queued_record == 0) {
-        submission = worker.gate.enter(*stream, Call::kKind);
-    }
+    std::optional<Submission> submission = enter_event<Call>(worker, command, *stream, event, &Entry::names);
     if (!submission) {
-        // The record that it means, even if the event is recorded again before the command is issued.
-        command.events = {event};
-        auto entry = std::make_unique<QueuedCommand>(worker, command, Call::kKind);
-        if (event->queued_record != 0) {
-            entry->after.push_back(event->queued_record);
-        }
-        entry->names(event);
-        worker.gate.queue(*stream, std::move(entry));
         return Outcome::answered();
     }
     worker.scheduler.enter(stream->context);

@@ -2,13 +2,14 @@
 // a context, or launches a kernel that needs more local memory than any before it.
 //
 // - Contexts, except the first on a device, which the daemon has promised beside the quota (server/daemon/accounts.h).
-// - Streams and the nodes of executable graphs, beyond what is within the tolerance of 32 MiB. The driver keeps their
+// - Streams and the nodes of executable graphs, beyond the first ones, which are within the tolerance of 32 MiB. The
+// driver keeps their
 //   memory for others.
 // - Stacks, which are local memory: the context has room for the largest stack that was set or needed, for as many
 //   threads as the device runs at once. The driver takes that memory at once and gives it back when the limit is
 //   lowered.
 // - The device's heap, in the size of its limit. (The print buffer takes none: docs/driver-facts.md.)
-// What a new context has of the last two is not counted here.
+// Those of the last two that a new context has are not counted here.
 //
 // Ownership: `account` outlives this. Threads: the dispatcher's alone.
 // Errors: CUDA_ERROR_OUT_OF_MEMORY if the quota is used up.
@@ -38,24 +39,24 @@ class DriverMemory {
     // A context was made, with these limits.
     void made(const driver::Api& api, const ContextState& context, Limits limits);
 
-    // What a value of the limit takes in the context, and what is counted for that limit now.
+    // The memory that a value of the limit takes in the context, and the memory that is counted for that limit now.
     [[nodiscard]] std::uint64_t needed_bytes(const ContextState& context, CUlimit limit, std::size_t value) const;
     [[nodiscard]] std::uint64_t counted_bytes(const ContextState& context, CUlimit limit) const;
-    // What is counted from now on. A greater number must have been charged already; a smaller one is released.
+    // Sets the memory that is counted. A greater number must have been charged already; a smaller one is released.
     void count(const ContextState& context, CUlimit limit, std::uint64_t bytes);
     // The driver has made room in the current context by itself: counts that, even beyond the quota, and returns the
     // stack for which there is room now. 0: not known.
     std::size_t learn_stack(const driver::Api& api, const ContextState& context);
     void forget(const ContextState& context);
 
-    // What must be charged for a context more on the device. begin_context() and end_context() count them; forget()
+    // The memory to charge for a context more on the device. begin_context() and end_context() count them; forget()
     // calls the latter for a context that was made.
     [[nodiscard]] std::uint64_t needed_for_context(CUdevice device) const;
     void begin_context(CUdevice device) { ++contexts_on_[device]; }
     void end_context(CUdevice device);
 
-    // What must be charged if there are so many streams in a context, or nodes in the session's executable graphs: only
-    // what is more than at any time before. The note_ functions say that it was charged.
+    // The memory to charge for so many streams in a context, or nodes in the session's executable graphs: for those
+    // beyond the greatest number so far. The note_ functions say that it was charged.
     [[nodiscard]] std::uint64_t needed_for_streams(const ContextState& context, std::size_t count) const;
     void note_streams(const ContextState& context, std::size_t count);
     [[nodiscard]] std::uint64_t needed_for_nodes(std::uint64_t count) const;

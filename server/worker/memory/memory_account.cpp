@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "common/log.h"
+#include "common/units.h"
 
 namespace gpupool::worker {
 
 MemoryAccount::MemoryAccount(std::size_t devices, std::uint64_t quota_bytes) {
-    const std::uint64_t quota =
-        quota_bytes < kLeastSlabBytes ? quota_bytes : quota_bytes / kLeastSlabBytes * kLeastSlabBytes;
+    const std::uint64_t quota = in_allocation_units(quota_bytes);
     auto account = supervision::JobAccount::make(std::vector<supervision::AccountDevice>(devices, {"", quota, 0}));
     if (!account) {
         log::error("the session has no account of its memory, and can allocate none: {}", account.error().message);

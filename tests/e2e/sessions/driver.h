@@ -66,6 +66,9 @@ void use(CUcontext context);
 
 // Ends the program with a line that names the call, unless `result` is success.
 void must(CUresult result, const char* what);
+void expect(bool right, const char* what);
+// As cuMemGetInfo shows it.
+std::size_t free_bytes();
 
 // Blocks the stream in a host function until release().
 void block_until_release(CUstream stream);
@@ -83,6 +86,9 @@ class ReleaseWhenBlocked {
     bool blocked_ = false;
     std::thread thread_;  // last: it uses all of the above
 };
+
+// Returns when stdin ends.
+void await_end_of_input();
 
 // Prints one line, "WORD NUMBER", and flushes stdout.
 void say(const std::string& word, long long number = 0);

@@ -55,6 +55,22 @@ namespace {
 std::atomic<bool> released{false};
 }
 
+void expect(bool right, const char* what) {
+    must(right ? CUDA_SUCCESS : CUDA_ERROR_ASSERT, what);
+}
+
+std::size_t free_bytes() {
+    std::size_t free = 0, total = 0;
+    must(driver.cuMemGetInfo(&free, &total), "cuMemGetInfo");
+    return free;
+}
+
+void await_end_of_input() {
+    char byte = 0;
+    while (::read(STDIN_FILENO, &byte, 1) > 0) {
+    }
+}
+
 void block_until_release(CUstream stream) {
     must(driver.cuLaunchHostFunc(
              stream, [](void*) { released.wait(false); }, nullptr),

@@ -20,16 +20,6 @@ namespace {
 
 constexpr std::size_t kMiB = 1u << 20, kQuota = 64 * kMiB;
 
-void expect(bool right, const char* what) {
-    must(right ? CUDA_SUCCESS : CUDA_ERROR_ASSERT, what);
-}
-
-std::size_t free_bytes() {
-    std::size_t free = 0, total = 0;
-    must(driver.cuMemGetInfo(&free, &total), "cuMemGetInfo");
-    return free;
-}
-
 // Checks that one allocation of the whole quota succeeds, and one byte more does not.
 void expect_all(const char* after) {
     expect(free_bytes() == kQuota, after);

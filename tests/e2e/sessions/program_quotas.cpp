@@ -8,8 +8,6 @@
 //   quota_code     variables of modules and libraries count
 //   quota_share    another process holds HELD of the quota; when its stdin ends, waits until all of it is available
 
-#include <unistd.h>
-
 #include <array>
 #include <cstdlib>
 
@@ -23,16 +21,6 @@ std::size_t number(const char* variable) {
     const char* const text = std::getenv(variable);
     must(text == nullptr ? CUDA_ERROR_ASSERT : CUDA_SUCCESS, variable);
     return std::strtoull(text, nullptr, 10);
-}
-
-void expect(bool right, const char* what) {
-    must(right ? CUDA_SUCCESS : CUDA_ERROR_ASSERT, what);
-}
-
-std::size_t free_bytes() {
-    std::size_t free = 0, total = 0;
-    must(driver.cuMemGetInfo(&free, &total), "cuMemGetInfo");
-    return free;
 }
 
 // Checks that `bytes` can be allocated, and not one more.
@@ -263,12 +251,6 @@ int use_code() {
         expect_available(quota, "after a library");
     }
     return 0;
-}
-
-void await_end_of_input() {
-    char byte = 0;
-    while (::read(STDIN_FILENO, &byte, 1) > 0) {
-    }
 }
 
 int hold() {

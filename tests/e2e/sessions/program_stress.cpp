@@ -3,8 +3,6 @@
 //   stress
 //   queued   queues launches behind a stream that waits, prints "ready", and lets the stream go when its stdin ends
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -128,6 +126,32 @@ class Chain {
     unsigned expected_ = 0;
 };
 
+// Launches behind a stream that waits: each adds 1.
+class Backlog {
+  public:
+    explicit Backlog(CUfunction add_value) {
+        must(driver.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+        must(driver.cuMemAlloc(&sum_, sizeof(unsigned)), "cuMemAlloc");
+        must(driver.cuMemsetD32Async(sum_, 0, 1, stream_), "cuMemsetD32Async");
+        block_until_release(stream_);
+        for (unsigned i = 0; i < kHeld; ++i) {
+            add(add_value, sum_, 1, 1, stream_);
+        }
+    }
+    // Lets them run; returns their sum.
+    unsigned release_and_read() {
+        unsigned result = 0;
+        release();
+        must(driver.cuMemcpyDtoHAsync(&result, sum_, sizeof result, stream_), "cuMemcpyDtoHAsync");
+        must(driver.cuStreamSynchronize(stream_), "cuStreamSynchronize");
+        return result;
+    }
+
+  private:
+    CUstream stream_ = nullptr;
+    CUdeviceptr sum_ = 0;
+};
+
 int stress() {
     const CUcontext context = begin();
     const CUfunction function = kernel("add_value");
@@ -135,16 +159,7 @@ int stress() {
     for (CUevent& event : events) {
         must(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
     }
-    CUstream held = nullptr;
-    CUdeviceptr sum = 0;
-    unsigned result = 0;
-    must(driver.cuStreamCreate(&held, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    must(driver.cuMemAlloc(&sum, sizeof result), "cuMemAlloc");
-    must(driver.cuMemsetD32Async(sum, 0, 1, held), "cuMemsetD32Async");
-    block_until_release(held);
-    for (unsigned i = 0; i < kHeld; ++i) {
-        add(function, sum, 1, 1, held);
-    }
+    Backlog backlog(function);
     std::atomic<unsigned> right{0};
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < kThreads; ++i) {
@@ -154,34 +169,17 @@ int stress() {
         thread.join();
     }
     say("passed", right);
-    release();
-    must(driver.cuMemcpyDtoHAsync(&result, sum, sizeof result, held), "cuMemcpyDtoHAsync");
-    must(driver.cuStreamSynchronize(held), "cuStreamSynchronize");
+    const unsigned result = backlog.release_and_read();
     say("held", result);
     return right == kThreads && result == kHeld ? 0 : 10;
 }
 
 int queued() {
     begin();
-    const CUfunction function = kernel("add_value");
-    CUstream stream = nullptr;
-    CUdeviceptr sum = 0;
-    unsigned result = 0;
-    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    must(driver.cuMemAlloc(&sum, sizeof result), "cuMemAlloc");
-    must(driver.cuMemsetD32Async(sum, 0, 1, stream), "cuMemsetD32Async");
-    block_until_release(stream);
-    for (unsigned i = 0; i < kHeld; ++i) {
-        add(function, sum, 1, 1, stream);
-    }
+    Backlog backlog(kernel("add_value"));
     say("ready", 1);
-    char byte = 0;
-    while (::read(STDIN_FILENO, &byte, 1) > 0) {
-    }
-    release();
-    must(driver.cuMemcpyDtoHAsync(&result, sum, sizeof result, stream), "cuMemcpyDtoHAsync");
-    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
-    return result == kHeld ? 0 : 10;
+    await_end_of_input();
+    return backlog.release_and_read() == kHeld ? 0 : 10;
 }
 
 }  // namespace

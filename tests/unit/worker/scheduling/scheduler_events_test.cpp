@@ -1,4 +1,4 @@
-// Waiting without blocking: when_complete, when_recorded, when_issued, and how errors propagate.
+// Waiting without blocking: when_complete, when_recorded, after_all, and how errors propagate.
 #include <algorithm>
 
 #include "tests/unit/worker/scheduling/scheduler_fixture.h"
