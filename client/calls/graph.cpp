@@ -73,6 +73,11 @@ CUresult instantiate(CUgraphExec* executable, CUgraph graph, std::uint64_t flags
     }
     if (result == CUDA_SUCCESS) {
         this_session().graphs.add_executable(made, graph);
+        int needed = 1;
+        if (this_session().agreement.has(calls::gpGraphNeedsRoom::kOpcode) &&
+            remote<calls::gpGraphNeedsRoom>(made, &needed) == CUDA_SUCCESS) {
+            this_session().graphs.note_needs_room(made, needed != 0);
+        }
         if (this_session().user_objects.instantiate(made, graph)) {
             (void)remote<calls::gpGraphExecWatch>(made, std::uint64_t{0});
         }
@@ -282,6 +287,19 @@ CUresult check_executable(CUgraphExec executable, CUstream stream) {
     return captures.any() ? captures.refuse_if_capturing(stream_key(stream)) : CUDA_SUCCESS;
 }
 
+// Asks the server whether the graph fits. The launch itself is sent without waiting for its result.
+CUresult reserve_room(Session& s, CUgraphExec executable, CUstream stream) {
+    if (!s.graphs.needs_room(executable) || !s.agreement.has(calls::gpGraphReserve::kOpcode)) {
+        return CUDA_SUCCESS;
+    }
+    int needed = 1;
+    const CUresult result = remote<calls::gpGraphReserve>(executable, stream, &needed);
+    if (result == CUDA_SUCCESS) {
+        s.graphs.note_needs_room(executable, needed != 0);
+    }
+    return result;
+}
+
 }  // namespace
 
 CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream) {
@@ -296,6 +314,10 @@ CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
     Session& s = this_session();
     GraphMemories::Changes changes;
     if (const CUresult result = s.graph_memories.launch(hGraphExec, changes); result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (const CUresult result = reserve_room(s, hGraphExec, hStream); result != CUDA_SUCCESS) {
+        (void)s.graph_memories.undo(changes);
         return result;
     }
     s.user_objects.launch(hGraphExec);

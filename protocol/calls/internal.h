@@ -236,6 +236,11 @@ CUresult gpGraphExecWatch(CUgraphExec executable, std::uint64_t ticket);
 // Renames an executable for launches from the device: kernels know it by the driver's `handle`, and so does the program
 // from here on.
 CUresult gpGraphExecOnDevice(CUgraphExec executable, std::uint64_t* handle);
+// May launches of the executable take memory?
+CUresult gpGraphNeedsRoom(CUgraphExec executable, int* needed);
+// Charges what the next launch in `stream` may take, so that a program whose graph does not fit gets the error from the
+// launch itself. `needed`: as above.
+CUresult gpGraphReserve(CUgraphExec executable, CUstream stream, int* needed);
 // The graph in the DOT language; the text is read in parts.
 CUresult gpGraphDot(CUgraph graph, unsigned flags, std::size_t* bytes);
 CUresult gpGraphDotRead(std::size_t offset, unsigned char* data, std::size_t data_bytes);

@@ -33,8 +33,6 @@ enum class Kind : std::uint8_t {
     side,   // may wait for the GPU or take long, and belongs to no stream: loads, frees, limits. A helper makes it
 };
 
-std::string_view to_string(Kind kind) noexcept;
-
 enum class Rule : std::uint8_t {
     none,
     in,         // one struct, read by the driver; may be null

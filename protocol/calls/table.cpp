@@ -9,16 +9,6 @@
 
 namespace gpupool::calls {
 
-std::string_view to_string(Kind kind) noexcept {
-    switch (kind) {
-        case Kind::none: return "none";
-        case Kind::work: return "work";
-        case Kind::order: return "order";
-        case Kind::side: return "side";
-    }
-    return "unknown";
-}
-
 std::string_view to_string(Delivery delivery) noexcept {
     switch (delivery) {
         case Delivery::local: return "local";

@@ -95,9 +95,9 @@ class Session {
         worker_.stop("the input ends");
         thread_.join();
         // Held work refers to other parts of the worker, which a real process never destroys.
-        for (auto& [handle, context] : worker_.objects.contexts) {
+        for (auto& [handle, context] : worker_.session().objects.contexts) {
             context->each_stream([&](worker::StreamState& stream) {
-                worker_.scheduler.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+                worker_.session().scheduler.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED);
             });
         }
     }
@@ -144,8 +144,7 @@ class Session {
         // A real worker's process would end here, and its connection with it.
         options.ending = [this] { client_.session_ended(); };
         options.memory_quota_bytes = 1u << 30;
-        options.window_base = 0x600000000000;
-        options.window_bytes = 1ull << 40;
+        options.window = {0x600000000000, 1ull << 40};
         return options;
     }
 

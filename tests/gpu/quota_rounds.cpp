@@ -191,8 +191,7 @@ class Memory {
         CUresult result = cuGraphInstantiate(&block.executable, block.graph, 0);
         if (result == CUDA_SUCCESS) {
             result = cuGraphLaunch(block.executable, stream_);
-            const CUresult over = cuStreamSynchronize(stream_);
-            result = result == CUDA_SUCCESS ? over : result;
+            DRIVER_OK(cuStreamSynchronize(stream_));  // the launch itself reports an error
             if (result != CUDA_SUCCESS) {
                 DRIVER_OK(cuGraphExecDestroy(block.executable));
             }

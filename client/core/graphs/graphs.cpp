@@ -97,6 +97,20 @@ void Graphs::note_updated(CUgraphExec handle) {
     const Lock lock(mutex_);
     if (const auto it = executables_.find(handle); it != executables_.end()) {
         it->second.graph = nullptr;
+        it->second.needs_room = true;
+    }
+}
+
+bool Graphs::needs_room(CUgraphExec handle) const {
+    const SharedLock lock(mutex_);
+    const auto it = executables_.find(handle);
+    return it != executables_.end() && it->second.needs_room;
+}
+
+void Graphs::note_needs_room(CUgraphExec handle, bool needed) {
+    const Lock lock(mutex_);
+    if (const auto it = executables_.find(handle); it != executables_.end()) {
+        it->second.needs_room = needed;
     }
 }
 

@@ -48,6 +48,9 @@ class Graphs {
     [[nodiscard]] bool has_executable(CUgraphExec handle) const;
     // The executable may now differ from the graph that it was made of.
     void note_updated(CUgraphExec handle);
+    // Does a launch have to ask the server for room first? An update may change that.
+    [[nodiscard]] bool needs_room(CUgraphExec handle) const;
+    void note_needs_room(CUgraphExec handle, bool needed);
     // Does the executable certainly contain the node as it was added?
     [[nodiscard]] bool holds(CUgraphExec handle, const Node& node) const;
 
@@ -55,6 +58,7 @@ class Graphs {
     struct Executable {
         CUgraph graph = nullptr;  // null: unknown since an update
         std::uint64_t made = 0;
+        bool needs_room = true;
     };
 
     mutable SharedMutex mutex_;

@@ -18,8 +18,8 @@
 
 namespace gpupool::worker {
 
-// The bytes of a received frame. It counts itself on an account (Worker::queued_bytes) while it exists, so that the
-// worker can end the session of a client that sends more than it may.
+// The bytes of a received frame. It counts itself on the worker's account while it exists, so that the worker can end
+// the session of a client that sends more than it may.
 struct Frame {
     Frame() = default;
     Frame(const Frame&) = delete;

@@ -1,11 +1,12 @@
 // Maps an opcode to the function that serves it, and to what the call table says about serving it early.
 #pragma once
 
-#include "server/worker/dispatch/worker.h"
+#include "protocol/calls/call.h"
+#include "server/worker/dispatch/views.h"
 
 namespace gpupool::worker {
 
-using Serve = void (*)(Worker&, Command&);
+using Serve = void (*)(Views&, Command&);
 
 // Null if no such call travels.
 Serve serve_function(calls::Opcode opcode) noexcept;

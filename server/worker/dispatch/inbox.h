@@ -51,6 +51,10 @@ class Inbox {
             woken = false;
         }
     };
+    // Bytes of the frames that were taken and whose commands are yet to be dispatched; the dispatcher counts them.
+    std::size_t bytes_to_come = 0;
+    // Have many commands arrived that are yet to be issued?
+    [[nodiscard]] bool more_to_come() const { return bytes_to_come >= kMuchToComeBytes; }
     // Makes the calling thread the dispatcher.
     void serve_here();
     // Returns what is queued, without blocking. Reuses the memory of `used`, which must be empty.
@@ -76,6 +80,8 @@ class Inbox {
     // How long poll() spins. A program often pauses for a moment between its calls, and waking this thread, and before
     // it the receiving thread, costs more than the rest of the way of a call.
     static constexpr std::chrono::milliseconds kSpinFor{2};
+
+    static constexpr std::size_t kMuchToComeBytes = 4096;  // about twenty launches
 
     void notify();
     [[nodiscard]] bool ready() const GP_REQUIRES(mutex_) {

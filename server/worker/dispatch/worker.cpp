@@ -36,7 +36,6 @@ static_assert(Scheduler::kCredit + Scheduler::kMaxMarks + 2 * kStagingBytes / kC
 static_assert(Scheduler::kCredit + 2 * Scheduler::kMaxMarksWithEvents + 3 * kStagingBytes / kChunkBytes < 1020);
 constexpr std::size_t kPollEvery = 128;         // commands, so that a long batch does not delay completions
 constexpr std::size_t kPollIssuersEvery = 512;  // used while issuers are busy, which a poll must wait for
-constexpr std::size_t kLeastSentByItselfBytes = 32u << 10;
 constexpr std::size_t kFewCommandsBytes = 1u << 10;
 constexpr unsigned kMaxBatchesAhead = 8;  // taken before the dispatcher waits for busy issuers
 // Limit on frames and queued commands. An honest client stays far below it: it sends the scheduler's budget, and the
@@ -84,91 +83,104 @@ wire::Limits channel_limits() {
 }  // namespace
 
 Worker::Worker(const driver::Library& library, int device_count, Options options)
-    : api(library.api),
-      clock(*options.clock),
-      pinned(
-          library.api, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }, &context_owners),
-      word_memory(
-          library.api, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }, &context_owners),
-      memory(options.account
-                 ? std::move(options.account)
-                 : std::make_unique<MemoryAccount>(static_cast<std::size_t>(device_count), options.memory_quota_bytes)),
-      scheduler(
-          library.api, word_memory, [this] { return driver_closed(); }, [this] { drain_issuers(); }, clock),
-      issuers(library.api, std::min(options.issuers, Issuers::kMaxThreads)),
-      inbox(clock),
-      tracer(
-          library.api, [this](const ContextState* context) { scheduler.enter(context); },
-          [this](codec::NoticeType type, const void* notice, std::size_t bytes) { notify_bytes(type, notice, bytes); },
-          clock),
-      helpers(inbox, &tracer),
-      staging(
-          library.api, {std::begin(kStagingSizes), std::end(kStagingSizes)}, [this] { inbox.wake(); }, &context_owners),
-      incoming(clock),
-      host_mirrors(clock),
-      gate(scheduler, {[this](const StreamState* stream, const Queue* queue, bool throttled) {
-                           notify_throttled(stream, queue, throttled);
-                       },
-                       [this] { return driver_closed() || ending_; }}),
-      options_(std::move(options)),
+    : options_(std::move(options)),
+      api_(library.api),
+      clock_(*options_.clock),
+      end_([this] {
+          if (options_.ending) {
+              options_.ending();
+          }
+          inbox_.close();
+      }),
+      pinned_(
+          api_, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }, &context_owners_),
+      word_memory_(
+          api_, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }, &context_owners_),
+      memory_(options_.account ? std::move(options_.account)
+                               : std::make_unique<MemoryAccount>(static_cast<std::size_t>(device_count),
+                                                                 options_.memory_quota_bytes),
+              options_.window, options_.memory_changed),
+      scheduler_(
+          api_, word_memory_, [this] { return door_.closed(); }, [this] { issuers_.drain(); }, clock_),
+      host_mirrors_(clock_),
+      answers_(options_.agreement, {options_.output, options_.errors}, objects_, scheduler_, host_mirrors_, end_),
+      stream_watches_(objects_, scheduler_, answers_, clock_),
+      issuers_(api_, std::min(options_.issuers, Issuers::kMaxThreads),
+               [this](const Issuers::Failure& failure) { note_failed(failure); }),
+      inbox_(clock_),
+      tracer_(
+          api_, [this](const ContextState* context) { scheduler_.enter(context); },
+          [this](codec::NoticeType type, const void* notice, std::size_t bytes) {
+              answers_.notify_bytes(type, notice, bytes);
+          },
+          clock_),
+      helpers_(inbox_, &tracer_),
+      waiting_calls_(helpers_),
+      prepared_context_(api_, waiting_calls_, options_.prepared_context),
+      staging_(
+          api_, {std::begin(kStagingSizes), std::end(kStagingSizes)}, [this] { inbox_.wake(); }, &context_owners_),
+      incoming_(clock_),
+      graph_steps_(answers_, incoming_, host_mirrors_, inbox_),
+      door_(waiting_calls_, host_functions_, graph_steps_, host_mirrors_),
+      gate_(scheduler_, {[this](const StreamState* stream, const Queue* queue, bool throttled) {
+                             notify_throttled(stream, queue, throttled);
+                         },
+                         [this] { return door_.closed() || end_.begun(); }}),
+      views_(all_views()),
       lanes_(*this, lane_limits(options_)) {
-    images.set_store(options_.image_store);
-    memory.pools.set_notice([this] { return notice_idle_contexts(); });
+    images_.set_store(options_.image_store);
+    memory_.pools.set_notice([this] { return scheduler_.notice_idle(objects_); });
     if (library.kind == driver::Kind::nvidia) {
-        memory.code.set_runtime(CodeMemory::kOfNvidia);
+        memory_.code.set_runtime(CodeMemory::kOfNvidia);
     }
-    host_mirrors.limit_shared(options_.shared_memory_bytes);
+    host_mirrors_.limit_shared(options_.shared_memory_bytes);
+}
+
+Views::All Worker::all_views() {
+    const SessionView session{api_,  objects_, handles_,       memory_, scheduler_,
+                              gate_, answers_, waiting_calls_, tracer_, *this};
+    const ContextView contexts{session,  prepared_context_, helpers_,        inbox_,  issuers_,
+                               staging_, host_mirrors_,     host_functions_, pinned_, word_memory_};
+    const GraphView graphs{session, graphs_, door_};
+    return {session,
+            CodeView{session, images_, helpers_, function_changes_, link_states_},
+            contexts,
+            GreenContextView{contexts, device_resources_, context_owners_},
+            CopyView{session, staging_, incoming_},
+            graphs,
+            GraphExecView{graphs, graph_steps_, pinned_, host_functions_},
+            HostFunctionView{session, host_functions_, word_memory_, graph_steps_},
+            HostMemoryView{session, host_mirrors_, helpers_, connection_},
+            LaunchView{session, issuers_, inbox_, door_},
+            MemoryView{session, door_},
+            StreamView{session, stream_watches_, clock_}};
 }
 
 Worker::~Worker() {
     lanes_.close();
-    issuers.stop();
-    pinned.stop();
-    word_memory.stop();
-    helpers.stop();
+    issuers_.stop();
+    pinned_.stop();
+    word_memory_.stop();
+    helpers_.stop();
 }
 
 Error Worker::run(std::unique_ptr<transport::Connection> connection) {
     connection_ = connection.get();
     channel_ = std::make_unique<wire::Channel>(std::move(connection), *this, channel_limits());
+    answers_.open(*channel_, lanes_);
     channel_->start();
     loop();
     receiver_.reset();
-    Error cause{ErrorCode::closed, "the session ended"};
-    {
-        const Lock lock(end_mutex_);
-        cause = end_.value_or(cause);
-    }
+    Error cause = end_.cause();
     // Tells a client that is still connected the reason. The process ends in any case, see Options::ending.
-    notify_text(codec::NoticeType::ended, cause.message);
+    answers_.notify_text(codec::NoticeType::ended, cause.message);
     (void)channel_->flush();
     return cause;
 }
 
 // Called by any thread, as blocks of pinned memory are freed by any thread.
 void Worker::run_elsewhere(std::function<void()> call) {
-    inbox.post([this, call = std::move(call)] { waiting_calls.run(call, [] {}); });
-}
-
-void Worker::stop(const std::string& why) {
-    {
-        const Lock lock(end_mutex_);
-        if (!end_) {
-            end_ = Error{ErrorCode::closed, why};
-        }
-    }
-    if (!ending_.exchange(true) && options_.ending) {
-        options_.ending();
-    }
-    inbox.close();
-}
-
-// Logs the client's fault at once: the process may end before a client on a slow network has closed its connection.
-void Worker::refuse(const std::string& why) {
-    if (!ending_) {
-        log::warn("the session is ended: {}", why);
-    }
-    stop(why);
+    inbox_.post([this, call = std::move(call)] { waiting_calls_.run(call, [] {}); });
 }
 
 namespace {
@@ -188,21 +200,21 @@ void Worker::loop() {
     ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
     std::optional<TimeSource::TimePoint> idle_since;
     unsigned batches_ahead = 0;
-    inbox.serve_here();
-    prepared_context_until_ = clock.now() + options_.prepared_context_timeout;
+    inbox_.serve_here();
+    prepared_context_until_ = clock_.now() + options_.prepared_context_timeout;
     Inbox::Batch batch;
-    while (!ending_) {
-        if (options_.prepared_context != nullptr && objects.contexts_in_making == 0 &&
-            clock.now() >= prepared_context_until_) [[unlikely]] {
-            give_back_prepared_context([] {});
+    while (!end_.begun()) {
+        if (prepared_context_.any() && objects_.contexts_in_making == 0 && clock_.now() >= prepared_context_until_)
+            [[unlikely]] {
+            prepared_context_.give_back([] {});
         }
-        batch = inbox.take(std::move(batch));
+        batch = inbox_.take(std::move(batch));
         bool moved = !batch.empty();
         if (takes_long(batch)) {
             receiver_.reset();
         }
         if (!batch.jobs.empty()) {
-            drain_issuers();
+            issuers_.drain();
         }
         for (const std::function<void()>& job : batch.jobs) {
             job();
@@ -212,34 +224,34 @@ void Worker::loop() {
             return;
         }
         batch.clear();
-        if (issuers.busy() && inbox.has_news() && ++batches_ahead < kMaxBatchesAhead) {
+        if (issuers_.busy() && inbox_.has_news() && ++batches_ahead < kMaxBatchesAhead) {
             continue;
         }
         batches_ahead = 0;
-        drain_issuers();
+        issuers_.drain();
         moved = run_gate() || moved;
-        if (scheduler.poll(moved ? Scheduler::PollDepth::brief : Scheduler::PollDepth::idle)) {
+        if (scheduler_.poll(moved ? Scheduler::PollDepth::brief : Scheduler::PollDepth::idle)) {
             channel_->try_flush();  // a thread of the client may wait for it
             moved = true;
         }
-        moved = stream_watches.poll() || moved;
-        moved = graph_steps.poll() || moved;
-        if (!host_mirrors.empty()) {
+        moved = stream_watches_.poll() || moved;
+        moved = graph_steps_.poll() || moved;
+        if (!host_mirrors_.empty()) {
             receiver_.reset();  // comparing them takes long
             polled_at_.reset();
         }
         // Completions that precede what the GPU wrote to host memory are sent before it.
-        moved = host_mirrors.poll([this] { scheduler.flush_completions(); },
-                                  [this](auto record) { send_host_change(record); }) ||
+        moved = host_mirrors_.poll([this] { scheduler_.flush_completions(); },
+                                   [this](auto record) { answers_.send_host_change(record); }) ||
                 moved;
-        if (tracer.on() && !driver_closed()) [[unlikely]] {
-            moved = tracer.poll() || moved;
+        if (tracer_.on() && !door_.closed()) [[unlikely]] {
+            moved = tracer_.poll() || moved;
         }
         if (moved) {
             channel_->try_flush();
             idle_since.reset();
             if (polled_at_) {
-                note_poll(clock.now());
+                note_poll(clock_.now());
             }
         } else {
             pause(idle_since);
@@ -252,35 +264,35 @@ void Worker::loop() {
 // a frame arrives.
 void Worker::pause(std::optional<TimeSource::TimePoint>& idle_since) {
     report_waits();
-    if (!scheduler.waiting() && !gate.queues_any() && stream_watches.empty()) {
-        const bool only_frames = host_mirrors.empty() && !tracer.waiting();
-        if (only_frames && inbox.poll([this] { poll_for_frames(); })) {
+    if (!scheduler_.waiting() && !gate_.queues_any() && stream_watches_.empty()) {
+        const bool only_frames = host_mirrors_.empty() && !tracer_.waiting();
+        if (only_frames && inbox_.poll([this] { poll_for_frames(); })) {
             return;
         }
         receiver_.reset();
-        if (only_frames && options_.prepared_context == nullptr) {
-            inbox.wait();
+        if (only_frames && !prepared_context_.any()) {
+            inbox_.wait();
         } else if (only_frames) {
-            const auto left = prepared_context_until_ - clock.now();
-            inbox.wait(std::max(std::chrono::ceil<std::chrono::microseconds>(left), kLongPause));
+            const auto left = prepared_context_until_ - clock_.now();
+            inbox_.wait(std::max(std::chrono::ceil<std::chrono::microseconds>(left), kLongPause));
         } else {
-            inbox.wait(kLongPause);  // a kernel may write to mirrored memory for a program that polls it
+            inbox_.wait(kLongPause);  // a kernel may write to mirrored memory for a program that polls it
         }
         return;
     }
-    const auto now = clock.now();
+    const auto now = clock_.now();
     const auto idle_for = now - idle_since.value_or(now);
     idle_since = idle_since.value_or(now);
     note_poll(now);
     if (spinning_pays() && !contention().lasts(now) &&
         (idle_for < kSpinForFrames ||
-         (idle_for < kSpinForAwaited && (scheduler.awaited() || gate.queues_any() || !stream_watches.empty())))) {
+         (idle_for < kSpinForAwaited && (scheduler_.awaited() || gate_.queues_any() || !stream_watches_.empty())))) {
         polled_at_ = now;
         poll_for_frames();
         spin_pause();
     } else {
         receiver_.reset();
-        inbox.wait(idle_for < kShortPausesFor ? kShortPause : kLongPause);
+        inbox_.wait(idle_for < kShortPausesFor ? kShortPause : kLongPause);
     }
 }
 
@@ -301,9 +313,9 @@ void Worker::poll_for_frames() {
 }
 
 bool Worker::take_frames(const std::vector<std::shared_ptr<Frame>>& frames) {
-    bytes_to_come_ = 0;
+    inbox_.bytes_to_come = 0;
     for (const auto& frame : frames) {
-        bytes_to_come_ += frame->bytes;
+        inbox_.bytes_to_come += frame->bytes;
     }
     for (const auto& frame : frames) {
         if (!take_frame(frame)) {
@@ -323,32 +335,32 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         }
         const std::size_t bytes = command.header.bytes;
         if (bytes < sizeof command.header || bytes % codec::kAlignment != 0 || bytes > frame->bytes - offset) {
-            refuse("the client sent a malformed command record");
+            end_.refuse("the client sent a malformed command record");
             return false;
         }
         if (command.header.number != ++commands_) {
-            refuse("the client's commands are out of order");
+            end_.refuse("the client's commands are out of order");
             return false;
         }
         command.body = {at + sizeof command.header, bytes - sizeof command.header};
         command.frame = frame;
-        bytes_to_come_ -= bytes;
+        inbox_.bytes_to_come -= bytes;
         prefetch_command(at + bytes);
-        if (gate.open() || gate.passes(passage_of(command.header.opcode), command.header.thread)) [[likely]] {
+        if (gate_.open() || gate_.passes(passage_of(command.header.opcode), command.header.thread)) [[likely]] {
             dispatch(command);
         } else {
-            gate.arrive(command.header.thread,
-                        std::make_unique<QueuedCommand>(*this, command, calls::Kind::none, false));
+            gate_.arrive(command.header.thread,
+                         std::make_unique<QueuedCommand>(views_.session(), command, calls::Kind::none, false));
         }
-        if (ending_) {
+        if (end_.begun()) {
             return false;
         }
         offset += bytes;
-        if (++since_poll_ >= (issuers.busy() ? kPollIssuersEvery : kPollEvery)) {
+        if (++since_poll_ >= (issuers_.busy() ? kPollIssuersEvery : kPollEvery)) {
             since_poll_ = 0;
-            drain_issuers();
+            issuers_.drain();
             run_gate();
-            scheduler.poll();
+            scheduler_.poll();
             channel_->try_flush();
         }
     }
@@ -357,156 +369,59 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
 
 void Worker::dispatch(Command& command) {
     const Serve serve = serve_function(command.header.opcode);
-    if (serve == nullptr || !options_.agreement.has(command.header.opcode)) {
+    if (serve == nullptr || !answers_.agreement().has(command.header.opcode)) {
         if (serve == nullptr) {
             log::warn("the client asked for opcode {}, which this server does not know", command.header.opcode);
         } else {
             log::warn("the client asked for {}, which client and server have not agreed on",
                       calls::name_of(command.header.opcode));
         }
-        answer(command, CUDA_ERROR_NOT_SUPPORTED);
+        answers_.give(command, CUDA_ERROR_NOT_SUPPORTED);
         return;
     }
     if (command.header.opcode != calls::gpLaunch::kOpcode) {
-        drain_issuers();
+        issuers_.drain();
     }
-    Tracer::Issue issue(tracer, command.header, command.waited_for);
-    const std::uint64_t last = gate.last_number();
-    serve(*this, command);
-    if (gate.last_number() != last) {
+    Tracer::Issue issue(tracer_, command.header, command.waited_for);
+    const std::uint64_t last = gate_.last_number();
+    serve(views_, command);
+    if (gate_.last_number() != last) {
         issue.queued();
     }
 }
 
 void Worker::catch_up() {
-    drain_issuers();
-    scheduler.poll(Scheduler::PollDepth::thorough);
-    gate.run_actions();
+    issuers_.drain();
+    scheduler_.poll(Scheduler::PollDepth::thorough);
+    gate_.run_actions();
 }
 
-bool Worker::notice_idle_contexts() {
-    bool all = !driver_closed();
-    for (const auto& [client, context] : objects.contexts) {
-        if (!all || context->ending || !scheduler.is_idle(*context)) {
-            all = false;
-        } else if (scheduler.enter(context.get()) == CUDA_SUCCESS) {
-            driver::call(api.cuCtxSynchronize);  // does not wait
-        }
-    }
-    return all;
-}
-
-void Worker::drain_issuers() {
-    if (!issuers.busy()) {
-        return;
-    }
-    for (const Issuers::Failure& failure : issuers.drain()) {
-        handles.forget_use(failure.launch.shape.function);
-        note_failure(api, failure.launch, failure.result);
-        answer(failure.command, failure.result);
-    }
-}
-
-namespace {
-
-// Commands that arrived before the context's end was requested are still issued; new ones are refused, because nothing
-// would ever issue them.
-bool takes_work(const ContextState& context, const Command& command, CUresult& result) {
-    if (!context.ending || command.ready) [[likely]] {
-        return true;
-    }
-    result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return false;
-}
-
-}  // namespace
-
-StreamState* Worker::stream_of(Command& command, CUstream handle, CUresult& result) {
-    StreamState* const stream = find_stream(command, handle, result);
-    if (stream != nullptr) {
-        command.stream = stream->name();
-    }
-    return stream;
-}
-
-StreamState* Worker::find_stream(const Command& command, CUstream handle, CUresult& result) {
-    handle = command.meant(handle);
-    ContextState* context = context_of(command);
-    if (handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD) {
-        StreamState* stream = nullptr;
-        if (context != nullptr) {
-            const auto it = context->streams.find(handle);
-            stream = it == context->streams.end() ? nullptr : it->second.get();
-        }
-        stream = stream != nullptr ? stream : objects.stream(handle);
-        // Commands that arrived before the stream was destroyed are still issued.
-        if (stream == nullptr || (stream->ending && !command.ready)) {
-            result = CUDA_ERROR_INVALID_HANDLE;
-            return nullptr;
-        }
-        return takes_work(*stream->context, command, result) ? stream : nullptr;
-    }
-    if (context == nullptr) {
-        result = CUDA_ERROR_INVALID_CONTEXT;
-        return nullptr;
-    }
-    if (!takes_work(*context, command, result)) {
-        return nullptr;
-    }
-    if (handle == CU_STREAM_LEGACY) {
-        return &context->legacy;
-    }
-    if (context->green != nullptr) {  // it has no such streams
-        result = CUDA_ERROR_INVALID_HANDLE;
-        return nullptr;
-    }
-    const auto own = context->per_thread.find(command.header.thread);
-    if (own == context->per_thread.end()) {
-        if (!objects.stream_fits()) {
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-            return nullptr;
-        }
-        auto stream = std::make_unique<StreamState>();
-        stream->client = CU_STREAM_PER_THREAD;
-        stream->thread = command.header.thread;
-        stream->context = context;
-        result = scheduler.enter(context);
-        if (result == CUDA_SUCCESS) {
-            result = driver::call(api.cuStreamCreate, &stream->driver, static_cast<unsigned>(CU_STREAM_DEFAULT));
-        }
-        if (result != CUDA_SUCCESS) {
-            return nullptr;
-        }
-        return (context->per_thread[command.header.thread] = std::move(stream)).get();
-    }
-    return own->second.get();
-}
-
-void Worker::violation(const Command& command, const std::string& what) {
-    refuse(std::string("the client sent a bad command (") + std::string(calls::name_of(command.header.opcode)) +
-           "): " + what);
+void Worker::note_failed(const Issuers::Failure& failure) {
+    handles_.forget_use(failure.launch.shape.function);
+    note_failure(api_, failure.launch, failure.result);
+    answers_.give(failure.command, failure.result);
 }
 
 bool Worker::run_gate() {
-    if (!gate.queues_any() && !gate.has_actions()) [[likely]] {
+    if (!gate_.queues_any() && !gate_.has_actions()) [[likely]] {
         return false;
     }
-    drain_issuers();  // their launches come before everything that the gate issues
-    return gate.run();
+    issuers_.drain();  // their launches come before everything that the gate issues
+    return gate_.run();
 }
 
 // Tells the daemon why work waits: at intervals, and at once when none waits any more.
 void Worker::report_waits() {
     constexpr std::array<std::size_t, codec::kReasons> kNone{};
-    if (!options_.waits_changed || (waits_ == kNone && !gate.queues_any())) [[likely]] {
+    if (!options_.waits_changed || (waits_ == kNone && !gate_.queues_any())) [[likely]] {
         return;
     }
-    const auto now = clock.now();
-    if (gate.queues_any() && now - waits_reported_ < kReportWaitsEvery) {
+    const auto now = clock_.now();
+    if (gate_.queues_any() && now - waits_reported_ < kReportWaitsEvery) {
         return;
     }
     waits_reported_ = now;
-    waits_ = gate.waits();
+    waits_ = gate_.waits();
     options_.waits_changed(waits_);
 }
 
@@ -520,61 +435,16 @@ void Worker::notify_throttled(const StreamState* stream, const Queue* queue, boo
         notice.stream = codec::kThrottledGraphChanges;
         notice.context = queue->name;
     }
-    notify(codec::NoticeType::throttle, notice);
-}
-
-void Worker::memory_changed() {
-    if (options_.memory_changed) {
-        options_.memory_changed(memory.account.used());
-    }
-}
-
-bool Worker::give_back_prepared_context(std::function<void()> then) {
-    if (take_prepared_context(kPreparedDevice) == nullptr) {
-        return false;
-    }
-    waiting_calls.run([this] { driver::call(api.cuDevicePrimaryCtxRelease_v2, kPreparedDevice); }, std::move(then));
-    return true;
-}
-
-CUmemoryPool Worker::driver_pool(std::uint64_t client) const {
-    return codec::kind_of(client) == codec::HandleKind::memory_pool
-               ? codec::from_wire<CUmemoryPool>(handles.find(codec::from_wire<CUmemoryPool>(client)).driver)
-               : nullptr;
-}
-
-bool Worker::begin_destroy(std::uint64_t client) {
-    if (!handles_ending_.insert(client).second) {
-        return false;
-    }
-    memory.pools.begin_destroy(driver_pool(client));
-    return true;
-}
-
-void Worker::end_destroy(std::uint64_t client, bool ended) {
-    handles_ending_.erase(client);
-    memory.pools.end_destroy(driver_pool(client), ended);
-    if (!ended) {
-        return;
-    }
-    handles.unbind(client);
-    if (memory.forget_array(client) || memory.code.forget(client)) {
-        memory_changed();
-    }
-}
-
-bool Worker::in_window(std::uint64_t address, std::uint64_t bytes) const {
-    return address >= options_.window_base && bytes <= options_.window_bytes &&
-           address - options_.window_base <= options_.window_bytes - bytes;
+    answers_.notify(codec::NoticeType::throttle, notice);
 }
 
 std::span<std::byte> Worker::bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
-    return incoming.place(transfer, offset, bytes);
+    return incoming_.place(transfer, offset, bytes);
 }
 
 void Worker::on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
-    incoming.landed(transfer, offset, bytes);
-    inbox.wake();
+    incoming_.landed(transfer, offset, bytes);
+    inbox_.wake();
 }
 
 void Worker::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) {
@@ -584,21 +454,21 @@ void Worker::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload
     auto frame = std::make_shared<Frame>();
     frame->data = std::move(payload);
     frame->bytes = bytes;
-    frame->charge(&queued_bytes, bytes);
-    if (queued_bytes.load(std::memory_order_relaxed) > kMaxQueuedBytes) {
-        refuse("the client has sent more work than a session may queue: " + std::to_string(kMaxQueuedBytes >> 20) +
-               " MiB");
+    frame->charge(&queued_bytes_, bytes);
+    if (queued_bytes_.load(std::memory_order_relaxed) > kMaxQueuedBytes) {
+        end_.refuse("the client has sent more work than a session may queue: " + std::to_string(kMaxQueuedBytes >> 20) +
+                    " MiB");
         return;
     }
-    inbox.push(std::move(frame));
+    inbox_.push(std::move(frame));
 }
 
 void Worker::on_closed(const Error& cause) {
-    stop(cause.message);
+    end_.stop(cause.message);
 }
 
 void Worker::on_append_waits(bool waits) {
-    inbox.let_through(waits);
+    inbox_.let_through(waits);
 }
 
 void Worker::add_lane(std::size_t index, std::unique_ptr<transport::Connection> connection) {
@@ -616,35 +486,19 @@ void Worker::add_lane(std::size_t index, std::unique_ptr<transport::Connection> 
     log::debug("lane {} is open", index);
 }
 
-void Worker::send_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
-                       std::function<void()> done) {
-    // A small amount of data is sent together with the reply that follows it.
-    const auto urgency = data.size() < kLeastSentByItselfBytes ? wire::Urgency::later : wire::Urgency::soon;
-    const bool in_order = (transfer & codec::kTransferInOrder) != 0;
-    if (in_order) {
-        announce_pieces();
-    }
-    const Status sent = !in_order && lanes_.take(data.size())
-                            ? lanes_.send(transfer, offset, data, std::move(done))
-                            : channel_->append_bulk(transfer, offset, data, std::move(done), urgency);
-    if (!sent) {
-        stop(sent.error().message);
-    }
-}
-
 std::span<std::byte> Worker::piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
-    return incoming.claim(transfer, offset, bytes);
+    return incoming_.claim(transfer, offset, bytes);
 }
 
 void Worker::on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t) {
-    incoming.landed_whole(transfer, offset);
-    inbox.wake();
+    incoming_.landed_whole(transfer, offset);
+    inbox_.wake();
 }
 
 void Worker::on_piece_lost(std::uint64_t, std::uint64_t, std::size_t) {}  // nothing to undo: the session ends
 
 void Worker::on_lanes_ended(const Error& cause) {
-    stop(cause.message);
+    end_.stop(cause.message);
 }
 
 }  // namespace gpupool::worker

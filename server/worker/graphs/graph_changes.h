@@ -12,30 +12,31 @@
 #include <memory>
 #include <optional>
 
-#include "server/worker/dispatch/serve.h"
 #include "server/worker/graphs/graph_contents.h"
+#include "server/worker/graphs/graph_exec.h"
+#include "server/worker/handlers/handlers.h"
 
 namespace gpupool::worker {
 
 // Records the verdict on a change of a graph's node or of an executable if the caller does not wait for it. Returns it.
-CUresult note_change(Worker& worker, const Command& command, CUgraphNode node, CUresult result);
+CUresult note_change(GraphView& session, const Command& command, CUgraphNode node, CUresult result);
 CUresult note_change(const Command& command, GraphExec& graph, CUresult result);
 
 // Makes the change on a helper and calls `done` with the verdict. The driver waits for the GPU if a changed graph needs
 // more local memory than any before, and the GPU may be waiting for the dispatcher.
-void change_elsewhere(Worker& worker, const Command& command, std::function<CUresult()> change,
+void change_elsewhere(GraphView& session, const Command& command, std::function<CUresult()> change,
                       std::function<void(CUresult)> done);
 
 // Empty if the change of an executable graph may be made now. Else queues it behind the launches and changes before it
 // and returns the outcome. `client` is the client's handle, `node` the driver's; null for a change of the whole
 // executable.
-std::optional<Outcome> await_launches(Worker& worker, const Command& command, CUgraphExec client,
+std::optional<Outcome> await_launches(GraphView& session, const Command& command, CUgraphExec client,
                                       const std::shared_ptr<GraphExec>& graph, CUgraphNode node);
 
 // Does a waiting change name one of these nodes?
-bool is_named(const Worker& worker, const GraphContents& contents);
+bool is_named(const GraphView& session, const GraphContents& contents);
 // Postpones a command that destroys or queries something that a waiting change names (`any`) until that is made. Empty
 // if there is no such change.
-std::optional<Outcome> await_changes(Worker& worker, const Command& command, bool any);
+std::optional<Outcome> await_changes(GraphView& session, const Command& command, bool any);
 
 }  // namespace gpupool::worker

@@ -31,6 +31,8 @@
 
 namespace gpupool::worker {
 
+struct StreamState;
+
 class GraphExec {
   public:
     GraphExec(const driver::Api& api, PinnedMemory& pinned) : api_(api), pinned_(pinned) {}
@@ -55,6 +57,7 @@ class GraphExec {
     // Launches and changes that wait at the gate, in order: a change applies to later launches only.
     Queue queue = {.limits = Queue::kOfGraph};
     std::size_t changes_queued = 0, launches_queued = 0;
+    const StreamState* queued_in = nullptr;  // of the launch queued last; only compared
     // The error of the first refused change whose caller did not wait. Until an update the executable is not what the
     // program made of it.
     CUresult refused = CUDA_SUCCESS;
@@ -67,6 +70,7 @@ class GraphExec {
     };
     Watch watch;
     GraphMemoryUse memory;
+    GraphMemory::Charge reserved;  // for the next launch
     // For future launches.
     [[nodiscard]] const std::shared_ptr<ClientSteps>& steps() const { return steps_; }
 

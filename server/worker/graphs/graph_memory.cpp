@@ -24,13 +24,8 @@ bool GraphMemory::fits_quota(const GraphMemoryUse& use) const {
     });
 }
 
-bool GraphMemory::has_it(const GraphMemoryUse& use, CUstream stream) const {
-    return use.epoch == epoch_ && use.stream == stream;
-}
-
-CUresult GraphMemory::begin(const driver::Api& api, const GraphMemoryUse& use, CUstream stream,
-                            BytesByDevice& charged) {
-    if (use.none() || has_it(use, stream)) {
+CUresult GraphMemory::charge(const driver::Api& api, const GraphMemoryUse& use, CUstream stream, Charge& charge) {
+    if (has_it(use, stream)) {
         return CUDA_SUCCESS;
     }
     for (const auto& [device, bytes] : use.needs) {
@@ -38,31 +33,33 @@ CUresult GraphMemory::begin(const driver::Api& api, const GraphMemoryUse& use, C
             trim_if_any(api, device);
         }
     }
+    charge.release();
+    charge.memory_ = this;
     for (const auto& [device, bytes] : use.needs) {
         const std::uint64_t most = in_whole_parts(bytes);
         if (!account_.charge(device, most)) {
-            take_back(charged);
-            charged.clear();
+            charge.release();
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
-        charged[device] = most;
+        charge.bytes_[device] = most;
         devices_[device].pending_bytes += most;
         devices_[device].charged_bytes += most;
     }
     return CUDA_SUCCESS;
 }
 
-void GraphMemory::take_back(const BytesByDevice& charged) {
-    for (const auto& [device, bytes] : charged) {
-        account_.release(device, bytes);
-        devices_[device].pending_bytes -= bytes;
-        devices_[device].charged_bytes -= bytes;
+void GraphMemory::Charge::release() {
+    for (const auto& [device, bytes] : bytes_) {
+        memory_->account_.release(device, bytes);
+        memory_->devices_[device].pending_bytes -= bytes;
+        memory_->devices_[device].charged_bytes -= bytes;
     }
+    bytes_.clear();
+    memory_ = nullptr;
 }
 
-void GraphMemory::end(const driver::Api& api, GraphMemoryUse& use, CUstream stream, const BytesByDevice& charged,
-                      CUresult result) {
-    take_back(charged);
+void GraphMemory::end(const driver::Api& api, GraphMemoryUse& use, CUstream stream, Charge charge, CUresult result) {
+    charge.release();
     for (const auto& [device, bytes] : use.needs) {
         recount(api, device);
     }

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 
 #include "protocol/calls/cuda_api.h"
 #include "server/driver/api.h"
@@ -42,12 +43,35 @@ class GraphMemory {
 
     // Does the quota allow a launch of this graph if nothing else uses the account?
     [[nodiscard]] bool fits_quota(const GraphMemoryUse& use) const;
-    // Bracket each launch and upload. begin() charges the most that it may take, after trimming idle graphs if there is
-    // no room; end() counts what it took instead.
-    CUresult begin(const driver::Api& api, const GraphMemoryUse& use, CUstream stream, BytesByDevice& charged);
-    void end(const driver::Api& api, GraphMemoryUse& use, CUstream stream, const BytesByDevice& charged,
-             CUresult result);
-    void take_back(const BytesByDevice& charged);
+    // The most that a launch or upload may take, charged until it is known what it took. Released when destroyed.
+    class Charge {
+      public:
+        Charge() = default;  // of nothing
+        Charge(Charge&& other) noexcept
+            : memory_(std::exchange(other.memory_, nullptr)), bytes_(std::move(other.bytes_)) {}
+        Charge& operator=(Charge other) noexcept {
+            std::swap(memory_, other.memory_);
+            std::swap(bytes_, other.bytes_);
+            return *this;
+        }
+        ~Charge() { release(); }
+        [[nodiscard]] bool any() const { return memory_ != nullptr; }
+        void release();
+
+      private:
+        friend class GraphMemory;
+        GraphMemory* memory_ = nullptr;
+        BytesByDevice bytes_;
+    };
+
+    // Does it have its memory already?
+    [[nodiscard]] bool has_it(const GraphMemoryUse& use, CUstream stream) const {
+        return use.none() || (use.epoch == epoch_ && use.stream == stream);
+    }
+    // Charges what a launch or upload may take, unless it has it, after trimming idle graphs if there is no room.
+    CUresult charge(const driver::Api& api, const GraphMemoryUse& use, CUstream stream, Charge& charge);
+    // Call after the launch or upload: counts what it took in place of `charge`.
+    void end(const driver::Api& api, GraphMemoryUse& use, CUstream stream, Charge charge, CUresult result);
     // Has the driver release what no graph holds.
     CUresult trim(const driver::Api& api, CUdevice device);
     void trim_if_any(const driver::Api& api, CUdevice device);
@@ -61,7 +85,6 @@ class GraphMemory {
         std::uint64_t charged_bytes = 0;  // the sum of both
     };
 
-    [[nodiscard]] bool has_it(const GraphMemoryUse& use, CUstream stream) const;
     bool recount(const driver::Api& api, CUdevice device);
 
     MemoryAccount& account_;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "server/worker/dispatch/worker.h"
-
 namespace gpupool::worker {
 namespace {
 
@@ -103,18 +101,18 @@ void GraphSteps::start(ClientStep& step) {
     switch (step.kind) {
         case ClientStep::Kind::function:
             functions_[step.ticket] = &step;
-            worker_.send_host_changes();
-            worker_.notify(codec::NoticeType::graph_function, codec::GraphFunctionNotice{step.ticket, work.function});
+            answers_.send_host_changes();
+            answers_.notify(codec::NoticeType::graph_function, codec::GraphFunctionNotice{step.ticket, work.function});
             return;
         case ClientStep::Kind::from_client:
-            worker_.incoming.begin(step.ticket);
+            incoming_.begin(step.ticket);
             for (; step.offset < work.bytes; step.offset += piece_at(step)) {
-                worker_.incoming.expect(step.ticket, step.offset, piece_at(step), work.staging->data() + step.offset);
+                incoming_.expect(step.ticket, step.offset, piece_at(step), work.staging->data() + step.offset);
                 ++*step.flying;
             }
-            worker_.notify(codec::NoticeType::graph_upload, rows);
+            answers_.notify(codec::NoticeType::graph_upload, rows);
             return;
-        case ClientStep::Kind::to_client: worker_.notify(codec::NoticeType::graph_download, rows); return;
+        case ClientStep::Kind::to_client: answers_.notify(codec::NoticeType::graph_download, rows); return;
     }
 }
 
@@ -122,13 +120,13 @@ bool GraphSteps::go_on(ClientStep& step) {
     switch (step.kind) {
         case ClientStep::Kind::function: return false;
         case ClientStep::Kind::from_client:
-            while (worker_.incoming.take_landed(step.ticket)) {
+            while (incoming_.take_landed(step.ticket)) {
                 --*step.flying;
             }
             if (*step.flying != 0) {
                 return false;
             }
-            worker_.incoming.forget(step.ticket);
+            incoming_.forget(step.ticket);
             break;
         case ClientStep::Kind::to_client:
             if (step.confirming) {
@@ -137,16 +135,11 @@ bool GraphSteps::go_on(ClientStep& step) {
             while (step.offset < step.current->bytes && *step.flying < kPiecesFlying) {
                 const std::size_t bytes = piece_at(step);
                 ++*step.flying;
-                const Status sent = worker_.channel().append_bulk(step.ticket, step.offset,
-                                                                  {step.current->staging->data() + step.offset, bytes},
-                                                                  [flying = step.flying, &inbox = worker_.inbox] {
-                                                                      --*flying;
-                                                                      inbox.wake();
-                                                                  });
-                if (!sent) {
-                    worker_.stop(sent.error().message);
-                    return false;
-                }
+                answers_.send_own(step.ticket, step.offset, {step.current->staging->data() + step.offset, bytes},
+                                  [flying = step.flying, &inbox = inbox_] {
+                                      --*flying;
+                                      inbox.wake();
+                                  });
                 step.offset += bytes;
             }
             // The channel sends from the staging memory, so that must not be reused until all pieces have been sent.
@@ -154,10 +147,10 @@ bool GraphSteps::go_on(ClientStep& step) {
                 return false;
             }
             // The GPU may read the client's shared memory next: waits until the client has written the data there.
-            if (worker_.host_mirrors.any_shared()) {
+            if (host_mirrors_.any_shared()) {
                 step.confirming = true;
                 functions_[step.ticket] = &step;
-                worker_.notify(codec::NoticeType::graph_function, codec::GraphFunctionNotice{step.ticket, 0});
+                answers_.notify(codec::NoticeType::graph_function, codec::GraphFunctionNotice{step.ticket, 0});
                 return true;
             }
             break;

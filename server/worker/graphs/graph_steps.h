@@ -9,15 +9,18 @@
 #include <unordered_map>
 #include <vector>
 
+#include "server/worker/dispatch/answers.h"
+#include "server/worker/dispatch/inbox.h"
 #include "server/worker/graphs/graph_exec.h"
+#include "server/worker/memory/host_mirrors.h"
+#include "server/worker/transfers/incoming.h"
 
 namespace gpupool::worker {
 
-class Worker;
-
 class GraphSteps {
   public:
-    explicit GraphSteps(Worker& worker) : worker_(worker) {}
+    GraphSteps(Answers& answers, Incoming& incoming, const HostMirrors& host_mirrors, Inbox& inbox)
+        : answers_(answers), incoming_(incoming), host_mirrors_(host_mirrors), inbox_(inbox) {}
 
     // A launch with these steps begins, or has ended.
     void begin(const std::shared_ptr<ClientSteps>& steps);
@@ -37,7 +40,10 @@ class GraphSteps {
     bool go_on(ClientStep& step);
     static void finish(ClientStep& step);
 
-    Worker& worker_;
+    Answers& answers_;
+    Incoming& incoming_;
+    const HostMirrors& host_mirrors_;
+    Inbox& inbox_;
     std::uint64_t next_ticket_ = 1;
     // Steps of launches that run, and steps of failed launches while data is on its way to or from their memory.
     std::vector<std::shared_ptr<ClientSteps>> running_;

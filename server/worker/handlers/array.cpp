@@ -1,7 +1,7 @@
 // Arrays: created by the driver, and counted against the session's quota. Levels and planes end with what they are
 // parts of.
 
-#include "server/worker/dispatch/serve.h"
+#include "server/worker/handlers/handlers.h"
 #include "server/worker/memory/array_memory.h"
 
 namespace gpupool::worker::handlers {
@@ -20,81 +20,82 @@ std::optional<std::uint64_t> counted_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array,
 }
 
 template <class Call>
-Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, std::uint64_t client,
+Outcome create(SessionView& session, Command& command, codec::Slots<Call>& slots, std::uint64_t client,
                std::optional<std::uint64_t> bytes) {
-    const ContextState* const context = worker.context_of(command);
+    const ContextState* const context = session.context_of(command);
     if (context == nullptr || context->ending) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (!bytes || worker.memory.arrays.size() >= kMaxArrays ||
-        !worker.memory.charge(worker.api, context->device, *bytes)) {
+    if (!bytes || session.memory.arrays.size() >= kMaxArrays ||
+        !session.memory.charge(session.api, context->device, *bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    worker.scheduler.enter(context);
+    session.scheduler.enter(context);
     const CUresult result = slots.apply(
-        [&](auto... arguments) { return driver::call(driver::Member<Call>::get(worker.api), arguments...); });
+        [&](auto... arguments) { return driver::call(driver::Member<Call>::get(session.api), arguments...); });
     if (result != CUDA_SUCCESS) {
-        worker.memory.account.release(context->device, *bytes);
+        session.memory.account.release(context->device, *bytes);
         return result;
     }
-    worker.memory.arrays[client] = {{context->device, *bytes}, &context->owner(), {}};
-    worker.memory_changed();
+    session.memory.arrays[client] = {{context->device, *bytes}, &context->owner(), {}};
+    session.memory.report();
     return CUDA_SUCCESS;
 }
 
 }  // namespace
 
-Outcome cuArrayCreate_v2(Worker& worker, Command& command, codec::Slots<calls::cuArrayCreate_v2>& slots) {
+Outcome cuArrayCreate_v2(SessionView& session, Command& command, codec::Slots<calls::cuArrayCreate_v2>& slots) {
     using Call = calls::cuArrayCreate_v2;
     const CUDA_ARRAY_DESCRIPTOR& array = slots.at<Call::pAllocateArray>().object;
-    return create(worker, command, slots, slots.at<Call::pHandle>().minted,
+    return create(session, command, slots, slots.at<Call::pHandle>().minted,
                   array_bytes({array.Width, array.Height, 0, array.Format, array.NumChannels, 0}, 1));
 }
 
-Outcome cuArray3DCreate_v2(Worker& worker, Command& command, codec::Slots<calls::cuArray3DCreate_v2>& slots) {
+Outcome cuArray3DCreate_v2(SessionView& session, Command& command, codec::Slots<calls::cuArray3DCreate_v2>& slots) {
     using Call = calls::cuArray3DCreate_v2;
-    return create(worker, command, slots, slots.at<Call::pHandle>().minted,
+    return create(session, command, slots, slots.at<Call::pHandle>().minted,
                   counted_bytes(slots.at<Call::pAllocateArray>().object, 1));
 }
 
-Outcome cuMipmappedArrayCreate(Worker& worker, Command& command, codec::Slots<calls::cuMipmappedArrayCreate>& slots) {
+Outcome cuMipmappedArrayCreate(SessionView& session, Command& command,
+                               codec::Slots<calls::cuMipmappedArrayCreate>& slots) {
     using Call = calls::cuMipmappedArrayCreate;
-    return create(worker, command, slots, slots.at<Call::pHandle>().minted,
+    return create(session, command, slots, slots.at<Call::pHandle>().minted,
                   counted_bytes(slots.at<Call::pMipmappedArrayDesc>().object, slots.at<Call::numMipmapLevels>().value));
 }
 
-Outcome cuMipmappedArrayGetLevel(Worker& worker, Command& command,
+Outcome cuMipmappedArrayGetLevel(SessionView& session, Command& command,
                                  codec::Slots<calls::cuMipmappedArrayGetLevel>& slots) {
     using Call = calls::cuMipmappedArrayGetLevel;
     CUmipmappedArray whole = slots.at<Call::hMipmappedArray>().value;
     const std::uint64_t owner = codec::to_wire(whole);
     auto& level = slots.at<Call::pLevelArray>();
-    if (const CUresult result = driver_handle(worker, whole); result != CUDA_SUCCESS) {
+    if (const CUresult result = driver_handle(session, whole); result != CUDA_SUCCESS) {
         return result;
     }
-    worker.scheduler.enter(worker.context_of(command));
+    session.scheduler.enter(session.context_of(command));
     const CUresult result =
-        driver::call(worker.api.cuMipmappedArrayGetLevel, level.value, whole, slots.at<Call::level>().value);
+        driver::call(session.api.cuMipmappedArrayGetLevel, level.value, whole, slots.at<Call::level>().value);
     if (result == CUDA_SUCCESS && level.minted != 0) {
-        worker.handles.bind(codec::from_wire<CUarray>(level.minted), level.object);
-        worker.handles.add_part(owner, level.minted);
+        session.handles.bind(codec::from_wire<CUarray>(level.minted), level.object);
+        session.handles.add_part(owner, level.minted);
     }
     return result;
 }
 
-Outcome cuArrayGetPlane(Worker& worker, Command& command, codec::Slots<calls::cuArrayGetPlane>& slots) {
+Outcome cuArrayGetPlane(SessionView& session, Command& command, codec::Slots<calls::cuArrayGetPlane>& slots) {
     using Call = calls::cuArrayGetPlane;
     CUarray whole = slots.at<Call::hArray>().value;
     const std::uint64_t owner = codec::to_wire(whole);
     auto& plane = slots.at<Call::pPlaneArray>();
-    if (const CUresult result = driver_handle(worker, whole); result != CUDA_SUCCESS) {
+    if (const CUresult result = driver_handle(session, whole); result != CUDA_SUCCESS) {
         return result;
     }
-    worker.scheduler.enter(worker.context_of(command));
+    session.scheduler.enter(session.context_of(command));
     const CUresult result =
-        driver::call(worker.api.cuArrayGetPlane, plane.value, whole, slots.at<Call::planeIdx>().value);
-    if (result == CUDA_SUCCESS && plane.object != whole && worker.handles.known_handle(plane.object) == nullptr) {
-        worker.handles.add_part(owner, codec::to_wire(worker.handles.client_handle(plane.object)));
+        driver::call(session.api.cuArrayGetPlane, plane.value, whole, slots.at<Call::planeIdx>().value);
+    if (result == CUDA_SUCCESS && plane.object != whole && session.handles.known_handle(plane.object) == nullptr) {
+        session.handles.add_part(owner, codec::to_wire(session.handles.client_handle(plane.object)));
     }
     return result;
 }
@@ -113,20 +114,20 @@ bool maps(const CUarrayMapInfo& mapping) {
 }
 
 // Translates the array's handle, and checks that the memory is the client's.
-CUresult read_mapping(const Worker& worker, CUarrayMapInfo& mapping) {
+CUresult read_mapping(const SessionView& session, CUarrayMapInfo& mapping) {
     CUresult result = array_of(mapping) == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     codec::StructTraits<CUarrayMapInfo>::visit(
-        mapping, [&](auto& handle) { result = result == CUDA_SUCCESS ? driver_handle(worker, handle) : result; });
-    const bool known = !maps(mapping) || worker.memory.allocations.contains(mapping.memHandle.memHandle);
+        mapping, [&](auto& handle) { result = result == CUDA_SUCCESS ? driver_handle(session, handle) : result; });
+    const bool known = !maps(mapping) || session.memory.allocations.contains(mapping.memHandle.memHandle);
     return result == CUDA_SUCCESS && !known ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
 }  // namespace
 
-Outcome cuMemMapArrayAsync(Worker& worker, Command& command, codec::Slots<calls::cuMemMapArrayAsync>& slots) {
+Outcome cuMemMapArrayAsync(SessionView& session, Command& command, codec::Slots<calls::cuMemMapArrayAsync>& slots) {
     using Call = calls::cuMemMapArrayAsync;
     std::optional<Submission> submission;
-    if (auto outcome = enter<Call>(worker, command, slots.at<Call::hStream>().value, submission); !submission) {
+    if (auto outcome = enter<Call>(session, command, slots.at<Call::hStream>().value, submission); !submission) {
         return outcome;
     }
     StreamState& stream = submission->stream();
@@ -135,20 +136,20 @@ Outcome cuMemMapArrayAsync(Worker& worker, Command& command, codec::Slots<calls:
     std::vector<std::uint64_t> arrays;
     for (CUarrayMapInfo& mapping : mappings) {
         arrays.push_back(array_of(mapping));
-        result = result == CUDA_SUCCESS ? read_mapping(worker, mapping) : result;
+        result = result == CUDA_SUCCESS ? read_mapping(session, mapping) : result;
     }
     if (result == CUDA_SUCCESS) {
-        result = worker.scheduler.enter(stream.context);
+        result = session.scheduler.enter(stream.context);
     }
     if (result == CUDA_SUCCESS) {
-        result = driver::call(*submission, worker.api.cuMemMapArrayAsync, slots.at<Call::mapInfoList>().value,
+        result = driver::call(*submission, session.api.cuMemMapArrayAsync, slots.at<Call::mapInfoList>().value,
                               slots.at<Call::count>().value, stream.driver);
     }
     for (std::size_t i = 0; i < mappings.size() && result == CUDA_SUCCESS; ++i) {
-        const auto array = worker.memory.arrays.find(arrays[i]);
-        if (maps(mappings[i]) && array != worker.memory.arrays.end()) {
-            const auto& memory = worker.memory.allocations[mappings[i].memHandle.memHandle];
-            worker.memory.note_tiles(array->second, memory.allocation);
+        const auto array = session.memory.arrays.find(arrays[i]);
+        if (maps(mappings[i]) && array != session.memory.arrays.end()) {
+            const auto& memory = session.memory.allocations[mappings[i].memHandle.memHandle];
+            session.memory.note_tiles(array->second, memory.allocation);
         }
     }
     return result;

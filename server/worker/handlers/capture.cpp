@@ -1,12 +1,13 @@
 // Stream capture. The driver always captures in relaxed mode: the client enforces the modes that the program requested,
-// and the worker's own work must never be restricted by a capture.
+// and the session's own work must never be restricted by a capture.
 
 #include "server/worker/scheduling/capture.h"
 
 #include <algorithm>
 
-#include "server/worker/dispatch/serve.h"
+#include "server/worker/graphs/graph_book.h"
 #include "server/worker/graphs/graph_params.h"
+#include "server/worker/handlers/handlers.h"
 
 namespace gpupool::worker::handlers {
 namespace {
@@ -14,25 +15,25 @@ namespace {
 // Begins a capture once the stream's queued work has been issued and marked, since no mark can be made while the stream
 // captures.
 template <class Begin>
-Outcome begin(Worker& worker, Command& command, CUstream handle, bool to_given, Begin begin_capture) {
+Outcome begin(SessionView& session, Command& command, CUstream handle, bool to_given, Begin begin_capture) {
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, handle, result);
+    StreamState* stream = session.stream_of(command, handle, result);
     if (stream == nullptr) {
         return result;
     }
     if (!stream->queue.empty() && !command.ready) {
-        worker.gate.queue(*stream, std::make_unique<QueuedCommand>(worker, command));
+        session.gate.queue(*stream, std::make_unique<QueuedCommand>(session, command));
         return Outcome::answered();
     }
-    if (result = worker.scheduler.enter(stream->context); result != CUDA_SUCCESS) {
+    if (result = session.scheduler.enter(stream->context); result != CUDA_SUCCESS) {
         return result;
     }
     if (stream->unmarked != 0) {
-        worker.scheduler.mark(*stream, {});
+        session.scheduler.mark(*stream, {});
     }
     result = begin_capture(stream->driver);
     if (result == CUDA_SUCCESS) {
-        ++worker.captures;
+        ++session.objects.captures;
         stream->capturing = stream->began_capture = true;
         stream->captures_to_given = to_given;
     }
@@ -41,38 +42,39 @@ Outcome begin(Worker& worker, Command& command, CUstream handle, bool to_given, 
 
 // The reason to discard a captured graph: a failed call whose caller did not wait has added no node, so the graph is
 // not what the program meant.
-CUresult why_not_kept(Worker& worker, StreamState& stream, bool discard) {
+CUresult why_not_kept(SessionView& session, StreamState& stream, bool discard) {
     if (discard) {
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
-    if (!stream.captures_to_given && worker.handles.size() >= HandleTable::kMaxHandles) {
+    if (!stream.captures_to_given && session.handles.size() >= HandleTable::kMaxHandles) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return stream.take_latched();
 }
 
 // Destroys the captured graph. One that existed before stays the program's, but cannot be instantiated.
-void drop(Worker& worker, const StreamState& stream, CUgraph graph, CUresult why) {
+void drop(GraphView& session, const StreamState& stream, CUgraph graph, CUresult why) {
     if (stream.captures_to_given) {
-        worker.graphs.failed.try_emplace(graph, why);
+        session.graphs.failed.try_emplace(graph, why);
     } else {
-        driver::call(worker.api.cuGraphDestroy, graph);
+        driver::call(session.api.cuGraphDestroy, graph);
     }
 }
 
 }  // namespace
 
-Outcome cuStreamBeginCapture_v2(Worker& worker, Command& command, codec::Slots<calls::cuStreamBeginCapture_v2>& slots) {
-    return begin(worker, command, slots.at<calls::cuStreamBeginCapture_v2::hStream>().value, false,
+Outcome cuStreamBeginCapture_v2(SessionView& session, Command& command,
+                                codec::Slots<calls::cuStreamBeginCapture_v2>& slots) {
+    return begin(session, command, slots.at<calls::cuStreamBeginCapture_v2::hStream>().value, false,
                  [&](CUstream stream) {
-                     return driver::call(worker.api.cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+                     return driver::call(session.api.cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_RELAXED);
                  });
 }
 
-Outcome cuStreamBeginCaptureToGraph(Worker& worker, Command& command,
+Outcome cuStreamBeginCaptureToGraph(SessionView& session, Command& command,
                                     codec::Slots<calls::cuStreamBeginCaptureToGraph>& slots) {
     using Call = calls::cuStreamBeginCaptureToGraph;
-    detail::Translator translator{worker, command};
+    Translator translator{session, command};
     translator.handle(slots.at<Call::hGraph>().value);
     for (CUgraphNode& node : slots.at<Call::dependencies>().object) {
         translator.handle(node);
@@ -80,36 +82,36 @@ Outcome cuStreamBeginCaptureToGraph(Worker& worker, Command& command,
     if (translator.result != CUDA_SUCCESS) {
         return translator.result;
     }
-    return begin(worker, command, slots.at<Call::hStream>().value, true, [&](CUstream stream) {
-        return driver::call(worker.api.cuStreamBeginCaptureToGraph, stream, slots.at<Call::hGraph>().value,
+    return begin(session, command, slots.at<Call::hStream>().value, true, [&](CUstream stream) {
+        return driver::call(session.api.cuStreamBeginCaptureToGraph, stream, slots.at<Call::hGraph>().value,
                             slots.at<Call::dependencies>().value, slots.at<Call::dependencyData>().value,
                             slots.at<Call::numDependencies>().value, CU_STREAM_CAPTURE_MODE_RELAXED);
     });
 }
 
-Outcome gpCaptureEnd(Worker& worker, Command& command, codec::Slots<calls::gpCaptureEnd>& slots) {
+Outcome gpCaptureEnd(GraphView& session, Command& command, codec::Slots<calls::gpCaptureEnd>& slots) {
     using Call = calls::gpCaptureEnd;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
+    StreamState* stream = session.stream_of(command, slots.at<Call::stream>().value, result);
     if (stream == nullptr) {
         return result;
     }
     if (!stream->capturing) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
-    worker.scheduler.enter(stream->context);
+    session.scheduler.enter(stream->context);
     CUgraph graph = nullptr;
-    result = driver::call(worker.api.cuStreamEndCapture, stream->driver, &graph);
+    result = driver::call(session.api.cuStreamEndCapture, stream->driver, &graph);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    driver::call(worker.api.cuStreamIsCapturing, stream->driver, &status);
+    driver::call(session.api.cuStreamIsCapturing, stream->driver, &status);
     if (status == CU_STREAM_CAPTURE_STATUS_NONE) {
         stream->began_capture = false;
-        note_end_of_capture(worker);
+        note_end_of_capture(session);
     }
     if (result == CUDA_SUCCESS) {
-        result = why_not_kept(worker, *stream, slots.at<Call::discard>().value != 0);
+        result = why_not_kept(session, *stream, slots.at<Call::discard>().value != 0);
         if (result != CUDA_SUCCESS) {
-            drop(worker, *stream, graph, result);
+            drop(session, *stream, graph, result);
             graph = nullptr;
         }
     }
@@ -117,20 +119,20 @@ Outcome gpCaptureEnd(Worker& worker, Command& command, codec::Slots<calls::gpCap
     return result;
 }
 
-Outcome gpCaptureInfo(Worker& worker, Command& command, codec::Slots<calls::gpCaptureInfo>& slots) {
+Outcome gpCaptureInfo(SessionView& session, Command& command, codec::Slots<calls::gpCaptureInfo>& slots) {
     using Call = calls::gpCaptureInfo;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
+    StreamState* stream = session.stream_of(command, slots.at<Call::stream>().value, result);
     if (stream == nullptr) {
         return result;
     }
-    worker.scheduler.enter(stream->context);
+    session.scheduler.enter(stream->context);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     cuuint64_t id = 0;
     const CUgraphNode* nodes = nullptr;
     const CUgraphEdgeData* edges = nullptr;
     std::size_t count = 0;
-    result = driver::call(worker.api.cuStreamGetCaptureInfo_v3, stream->driver, &status, &id,
+    result = driver::call(session.api.cuStreamGetCaptureInfo_v3, stream->driver, &status, &id,
                           &slots.at<Call::graph>().object, &nodes, &edges, &count);
     if (result != CUDA_SUCCESS) {
         return result;
@@ -146,14 +148,14 @@ Outcome gpCaptureInfo(Worker& worker, Command& command, codec::Slots<calls::gpCa
     return CUDA_SUCCESS;
 }
 
-Outcome gpCaptureCopy(Worker& worker, Command& command, codec::Slots<calls::gpCaptureCopy>& slots) {
+Outcome gpCaptureCopy(SessionView& session, Command& command, codec::Slots<calls::gpCaptureCopy>& slots) {
     using Call = calls::gpCaptureCopy;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
+    StreamState* stream = session.stream_of(command, slots.at<Call::stream>().value, result);
     if (stream == nullptr) {
         return result;
     }
-    if (slots.at<Call::shape>().value == nullptr || !captures_now(worker, *stream)) {
+    if (slots.at<Call::shape>().value == nullptr || !captures_now(session, *stream)) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
     GraphNode node;
@@ -161,42 +163,43 @@ Outcome gpCaptureCopy(Worker& worker, Command& command, codec::Slots<calls::gpCa
     node.copy = slots.at<Call::shape>().object;
     std::vector<unsigned char> payload;
     NodeParameters parameters;
-    if (result = parameters.read(worker.handles, worker.objects, node, payload); result != CUDA_SUCCESS) {
+    if (result = parameters.read(session.handles, session.objects, node, payload); result != CUDA_SUCCESS) {
         return result;
     }
-    const std::optional<Submission> submission = enter<Call>(worker, command, *stream);
+    const std::optional<Submission> submission = enter<Call>(session, command, *stream);
     if (!submission) {
         return Outcome::answered();
     }
-    worker.scheduler.enter(stream->context);
+    session.scheduler.enter(stream->context);
     const CUDA_MEMCPY3D& copy = parameters.driver.memcpy.copyParams;
     const bool from_host = copy.srcMemoryType == CU_MEMORYTYPE_HOST, to_host = copy.dstMemoryType == CU_MEMORYTYPE_HOST;
     if (slots.at<Call::plain>().value != 0 && from_host && !to_host) {
-        return driver::call(*submission, worker.api.cuMemcpyHtoDAsync_v2, copy.dstDevice, copy.srcHost,
+        return driver::call(*submission, session.api.cuMemcpyHtoDAsync_v2, copy.dstDevice, copy.srcHost,
                             copy.WidthInBytes, stream->driver);
     }
     if (slots.at<Call::plain>().value != 0 && to_host && !from_host) {
-        return driver::call(*submission, worker.api.cuMemcpyDtoHAsync_v2, copy.dstHost, copy.srcDevice,
+        return driver::call(*submission, session.api.cuMemcpyDtoHAsync_v2, copy.dstHost, copy.srcDevice,
                             copy.WidthInBytes, stream->driver);
     }
-    return driver::call(*submission, worker.api.cuMemcpy3DAsync_v2, &copy, stream->driver);
+    return driver::call(*submission, session.api.cuMemcpy3DAsync_v2, &copy, stream->driver);
 }
 
-Outcome gpCaptureHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpCaptureHostFunction>& slots) {
+Outcome gpCaptureHostFunction(SessionView& session, Command& command,
+                              codec::Slots<calls::gpCaptureHostFunction>& slots) {
     using Call = calls::gpCaptureHostFunction;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
+    StreamState* stream = session.stream_of(command, slots.at<Call::stream>().value, result);
     if (stream == nullptr) {
         return result;
     }
-    if (!captures_now(worker, *stream)) {
+    if (!captures_now(session, *stream)) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
-    const std::optional<Submission> submission = enter<Call>(worker, command, *stream);
+    const std::optional<Submission> submission = enter<Call>(session, command, *stream);
     if (!submission) {
         return Outcome::answered();
     }
-    return driver::call(*submission, worker.api.cuLaunchHostFunc, stream->driver,
+    return driver::call(*submission, session.api.cuLaunchHostFunc, stream->driver,
                         static_cast<CUhostFn>(placeholder_function),
                         codec::from_wire<void*>(slots.at<Call::function>().value));
 }

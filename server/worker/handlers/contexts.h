@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "server/worker/dispatch/worker.h"
+#include "server/worker/dispatch/views.h"
 
 namespace gpupool::worker::handlers {
 
@@ -20,10 +20,10 @@ struct ContextMaking {
 
 // Abandons everything of the context: calls that wait for its work return an error. Returns how many captures began
 // there, which go on until the driver has ended the context.
-std::size_t forget_context(Worker& worker, ContextState& context);
+std::size_t forget_context(ContextView& session, ContextState& context);
 // Makes a context and answers the command.
-void make_context(Worker& worker, const Command& command, ContextMaking making);
+void make_context(ContextView& session, const Command& command, ContextMaking making);
 // Abandons the context's work, calls `end` on a helper when nothing uses the context any more, and answers the command.
-void end_context(Worker& worker, const Command& command, CUcontext client, std::function<CUresult()> end);
+void end_context(ContextView& session, const Command& command, CUcontext client, std::function<CUresult()> end);
 
 }  // namespace gpupool::worker::handlers

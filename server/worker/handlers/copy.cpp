@@ -1,17 +1,19 @@
 // Copies between host and device.
 //
 // Small data travels in the command. Larger data passes through pinned staging memory in pieces: to the device, the
-// worker pulls it from the client unless the client sent it ahead; to the host, the worker sends it. While one piece is
-// on the network, another is on its way to or from the GPU. Later work of the stream
-// is queued until the copy has been issued; other streams go on.
+// session pulls it from the client unless the client sent it ahead; to the host, the session sends it. While one piece
+// is on the network, another is on its way to or from the GPU. Later work of the stream is queued until the copy has
+// been issued; other streams go on.
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
 #include "common/log.h"
-#include "server/worker/dispatch/serve.h"
+#include "server/worker/handlers/handlers.h"
 #include "server/worker/transfers/copy_pieces.h"
+#include "server/worker/transfers/incoming.h"
+#include "server/worker/transfers/staging.h"
 
 namespace gpupool::worker::handlers {
 namespace {
@@ -59,14 +61,14 @@ struct Way {
 };
 
 // Has the client end the transfer: threads that wait for its memory go on, and a later call reports the error.
-void transfer_failed(Worker& worker, std::uint64_t transfer) {
-    worker.notify(codec::NoticeType::transfer_failed, codec::TransferFailedNotice{transfer});
+void transfer_failed(SessionView& session, std::uint64_t transfer) {
+    session.answers.notify(codec::NoticeType::transfer_failed, codec::TransferFailedNotice{transfer});
 }
 
 class Copy : public Entry {
   public:
-    Copy(Worker& worker, Command command, StreamState& stream, DeviceSide side, std::uint64_t bytes, Way way)
-        : worker_(worker),
+    Copy(CopyView& session, Command command, StreamState& stream, DeviceSide side, std::uint64_t bytes, Way way)
+        : session_(session),
           command_(std::move(command)),
           stream_(stream),
           side_(std::move(side)),
@@ -78,16 +80,16 @@ class Copy : public Entry {
     }
     [[nodiscard]] std::string_view what() const override { return calls::name_of(command_.header.opcode); }
     void abandon(CUresult result) override {
-        transfer_failed(worker_, transfer_);
+        transfer_failed(session_, transfer_);
         if (command_.reply_wanted()) {
-            worker_.answer(command_, result);
+            session_.answers.give(command_, result);
         }
     }
 
   protected:
     void note(CUresult result) { keep_first_error(result_, result); }
 
-    Worker& worker_;
+    CopyView& session_;
     Command command_;
     StreamState& stream_;
     const DeviceSide side_;
@@ -100,28 +102,28 @@ class Copy : public Entry {
 // has landed.
 class CopyIn final : public Copy {
   public:
-    CopyIn(Worker& worker, Command command, StreamState& stream, DeviceSide side, std::uint64_t bytes, Way way)
-        : Copy(worker, std::move(command), stream, std::move(side), bytes, way), ahead_bytes_(way.ahead_bytes) {}
+    CopyIn(CopyView& session, Command command, StreamState& stream, DeviceSide side, std::uint64_t bytes, Way way)
+        : Copy(session, std::move(command), stream, std::move(side), bytes, way), ahead_bytes_(way.ahead_bytes) {}
     ~CopyIn() override {
         if (!abandoned_) {
-            worker_.incoming.forget(transfer_);
+            session_.incoming.forget(transfer_);
         }
     }
     void abandon(CUresult result) override {
         // Data that was asked for may still arrive: the client may have sent it before it hears of this.
-        worker_.incoming.abandon(transfer_, [&staging = worker_.staging](std::byte* chunk) { staging.put(chunk); });
+        session_.incoming.abandon(transfer_, [&staging = session_.staging](std::byte* chunk) { staging.put(chunk); });
         abandoned_ = true;
         Copy::abandon(result);
     }
 
     Reason advance() override {
-        worker_.scheduler.enter(stream_.context);
-        while (std::optional<Incoming::Piece> landed = worker_.incoming.take_landed(transfer_)) {
+        session_.scheduler.enter(stream_.context);
+        while (std::optional<Incoming::Piece> landed = session_.incoming.take_landed(transfer_)) {
             issue(*landed);
         }
         const bool failed = result_ != CUDA_SUCCESS;  // then no further piece is pulled
         while (in_flight_ < kPiecesInFlight && !pieces_.done() && !failed) {
-            const std::span<std::byte> chunk = worker_.staging.take(stream_.staging, pieces_.left_bytes());
+            const std::span<std::byte> chunk = session_.staging.take(stream_.staging, pieces_.left_bytes());
             if (chunk.empty()) {
                 break;
             }
@@ -130,19 +132,20 @@ class CopyIn final : public Copy {
                 at < ahead_bytes_ ? std::min<std::uint64_t>(chunk.size(), ahead_bytes_ - at) : chunk.size());
             asked_.push_back(piece);
             ++in_flight_;
-            worker_.incoming.expect(transfer_, piece.offset, piece.bytes, chunk.data());
+            session_.incoming.expect(transfer_, piece.offset, piece.bytes, chunk.data());
             if (piece.offset >= ahead_bytes_) {
-                worker_.notify(codec::NoticeType::pull, codec::PullNotice{transfer_, piece.offset, piece.bytes});
+                session_.answers.notify(codec::NoticeType::pull,
+                                        codec::PullNotice{transfer_, piece.offset, piece.bytes});
             }
         }
         if ((!pieces_.done() && !failed) || in_flight_ != 0) {
             return Reason::data;
         }
         if (failed) {
-            transfer_failed(worker_, transfer_);
+            transfer_failed(session_, transfer_);
         }
         submission->end();
-        worker_.answer(command_, result_);
+        session_.answers.give(command_, result_);
         return Reason::none;
     }
 
@@ -152,15 +155,15 @@ class CopyIn final : public Copy {
         asked_.pop_front();
         --in_flight_;
         if (ahead_bytes_ != 0 && piece.offset + piece.bytes == ahead_bytes_) {
-            worker_.notify(codec::NoticeType::ahead_taken, codec::AheadTakenNotice{transfer_});
+            session_.answers.notify(codec::NoticeType::ahead_taken, codec::AheadTakenNotice{transfer_});
         }
-        const Tracer::Issue issuing(worker_.tracer, command_.header, waited_for());
-        Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_in, piece.bytes);
-        const CUresult result = side_.to_device(*submission, worker_.api, piece, landed.place, stream_.driver);
+        const Tracer::Issue issuing(session_.tracer, command_.header, waited_for());
+        Tracer::Work work(session_.tracer, stream_, codec::TraceKind::copy_in, piece.bytes);
+        const CUresult result = side_.to_device(*submission, session_.api, piece, landed.place, stream_.driver);
         work.end(result);
         note(result);
-        worker_.scheduler.mark(stream_,
-                               [&staging = worker_.staging, chunk = landed.place](CUresult) { staging.put(chunk); });
+        session_.scheduler.mark(stream_,
+                                [&staging = session_.staging, chunk = landed.place](CUresult) { staging.put(chunk); });
     }
 
     const std::uint64_t ahead_bytes_;
@@ -175,49 +178,50 @@ class CopyOut final : public Copy {
     using Copy::Copy;
 
     Reason advance() override {
-        worker_.scheduler.enter(stream_.context);
+        session_.scheduler.enter(stream_.context);
         while (!pieces_.done() && result_ == CUDA_SUCCESS) {
             if (flight_->chunks.load(std::memory_order_relaxed) >= kPiecesInFlight) {
                 return Reason::data;
             }
-            const std::span<std::byte> room = worker_.staging.take(stream_.staging, pieces_.left_bytes());
+            const std::span<std::byte> room = session_.staging.take(stream_.staging, pieces_.left_bytes());
             if (room.empty()) {
                 return Reason::data;
             }
             std::byte* const chunk = room.data();
             const Piece piece = pieces_.next(room.size());
-            const Tracer::Issue issuing(worker_.tracer, command_.header, waited_for());
-            Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_out, piece.bytes);
-            const CUresult result = side_.from_device(*submission, worker_.api, piece, chunk, stream_.driver);
+            const Tracer::Issue issuing(session_.tracer, command_.header, waited_for());
+            Tracer::Work work(session_.tracer, stream_, codec::TraceKind::copy_out, piece.bytes);
+            const CUresult result = side_.from_device(*submission, session_.api, piece, chunk, stream_.driver);
             work.end(result);
             note(result);
             if (result_ != CUDA_SUCCESS) {
-                worker_.staging.put(chunk);  // the driver did not fill it
+                session_.staging.put(chunk);  // the driver did not fill it
                 submission->end();
-                give_up(worker_, transfer_, *flight_);
+                give_up(session_, transfer_, *flight_);
                 break;
             }
             flight_->chunks.fetch_add(1, std::memory_order_relaxed);
             if (pieces_.done()) {
                 submission->end();  // before the mark, which then covers the whole copy
             }
-            note(worker_.scheduler.mark(
+            note(session_.scheduler.mark(
                 stream_,
-                [&worker = worker_, transfer = transfer_, piece, chunk, flight = flight_](CUresult result) {
-                    send(worker, transfer, piece, chunk, result, flight);
+                [&session = session_, transfer = transfer_, piece, chunk, flight = flight_](CUresult result) {
+                    send(session, transfer, piece, chunk, result, flight);
                 },
                 0, Effect::sends_data));
         }
         if (!command_.reply_wanted()) {
             if (result_ != CUDA_SUCCESS) {
-                worker_.answer(command_, result_);
+                session_.answers.give(command_, result_);
             }
             return Reason::none;
         }
         // The reply says that the data has arrived, so it follows the last piece, which was just marked.
-        worker_.scheduler.at_mark(stream_, [&worker = worker_, command = command_, issued = result_](CUresult result) {
-            worker.answer(command, issued != CUDA_SUCCESS ? issued : result, true);
-        });
+        session_.scheduler.at_mark(stream_,
+                                   [&session = session_, command = command_, issued = result_](CUresult result) {
+                                       session.answers.give(command, issued != CUDA_SUCCESS ? issued : result, true);
+                                   });
         return Reason::none;
     }
 
@@ -229,50 +233,50 @@ class CopyOut final : public Copy {
     };
 
     // After this notice nothing of the transfer may be sent any more, not even pieces that are complete.
-    static void give_up(Worker& worker, std::uint64_t transfer, Flight& flight) {
+    static void give_up(CopyView& session, std::uint64_t transfer, Flight& flight) {
         if (!flight.given_up) {
             flight.given_up = true;
-            transfer_failed(worker, transfer);
+            transfer_failed(session, transfer);
         }
     }
-    static void send(Worker& worker, std::uint64_t transfer, const Piece& piece, std::byte* chunk, CUresult result,
+    static void send(CopyView& session, std::uint64_t transfer, const Piece& piece, std::byte* chunk, CUresult result,
                      const std::shared_ptr<Flight>& flight) {
-        auto put_back = [&staging = worker.staging, chunk, flight] {
+        auto put_back = [&staging = session.staging, chunk, flight] {
             flight->chunks.fetch_sub(1, std::memory_order_relaxed);
             staging.put(chunk);  // which wakes the dispatcher
         };
         if (result != CUDA_SUCCESS) {
-            give_up(worker, transfer, *flight);
+            give_up(session, transfer, *flight);
         }
         if (flight->given_up) {
             put_back();
             return;
         }
-        worker.send_bulk(transfer, piece.offset, {chunk, piece.bytes}, std::move(put_back));
+        session.answers.send_bulk(transfer, piece.offset, {chunk, piece.bytes}, std::move(put_back));
     }
 
     const std::shared_ptr<Flight> flight_ = std::make_shared<Flight>();
 };
 
 // Answers when the GPU has reached its place in the stream.
-class CatchUp final : public EntryOfCommand {
+class CatchUp final : public EntryOfCommand<SessionView> {
   public:
-    CatchUp(Worker& worker, Command command, StreamState& stream)
-        : EntryOfCommand(worker, std::move(command)), stream_(stream) {
+    CatchUp(SessionView& session, Command command, StreamState& stream)
+        : EntryOfCommand(session, std::move(command)), stream_(stream) {
         command_.keep_header(kQueuedCostBytes);
     }
 
     Reason advance() override {
         if (!std::exchange(marked_, true)) {
-            worker_.scheduler.mark(stream_, [&worker = worker_, there = there_](CUresult result) {
+            session_.scheduler.mark(stream_, [&session = session_, there = there_](CUresult result) {
                 if (result == CUDA_SUCCESS) {
-                    worker.send_host_changes();  // before the client reads that memory for its next copy
+                    session.answers.send_host_changes();  // before the client reads that memory for its next copy
                 }
                 *there = result;
             });
         }
         if (there_->has_value()) {
-            worker_.answer(command_, **there_);
+            session_.answers.give(command_, **there_);
         }
         return there_->has_value() ? Reason::none : Reason::order;
     }
@@ -284,42 +288,42 @@ class CatchUp final : public EntryOfCommand {
 };
 
 template <class Direction>
-Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side, std::uint64_t bytes, Way way) {
+Outcome begin(CopyView& session, Command& command, CUstream handle, DeviceSide side, std::uint64_t bytes, Way way) {
     constexpr bool kIn = std::is_same_v<Direction, CopyIn>;
     if ((way.transfer & codec::kTransferOfWorker) != 0) {
         return CUDA_ERROR_INVALID_VALUE;  // reserved for graphs
     }
-    if (kIn && !worker.incoming.begin(way.transfer, way.ahead_bytes)) {
+    if (kIn && !session.incoming.begin(way.transfer, way.ahead_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, handle, result);
+    StreamState* stream = session.stream_of(command, handle, result);
     if (stream != nullptr && stream->capturing) {
         result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // the client uses gpCaptureCopy for these
     }
     if (result != CUDA_SUCCESS) {
         if (kIn) {
-            worker.incoming.forget(way.transfer);
+            session.incoming.forget(way.transfer);
         }
-        transfer_failed(worker, way.transfer);
+        transfer_failed(session, way.transfer);
         return result;
     }
-    auto copy = std::make_unique<Direction>(worker, command, *stream, std::move(side), bytes, way);
+    auto copy = std::make_unique<Direction>(session, command, *stream, std::move(side), bytes, way);
     if (kIn) {  // its data has yet to come
-        worker.gate.queue(*stream, std::move(copy));
+        session.gate.queue(*stream, std::move(copy));
     } else {
-        worker.gate.put(*stream, std::move(copy));
+        session.gate.put(*stream, std::move(copy));
     }
     return Outcome::answered();
 }
 
 // Data that travelled in the command. It goes through pinned memory as well: the driver takes some pageable data
 // without blocking, but not any amount while the stream is busy (measured), and the dispatcher must never block.
-class CopyInline final : public EntryOfCommand {
+class CopyInline final : public EntryOfCommand<CopyView> {
   public:
-    CopyInline(Worker& worker, Command command, StreamState& stream, DeviceSide side,
+    CopyInline(CopyView& session, Command command, StreamState& stream, DeviceSide side,
                std::span<const unsigned char> data)
-        : EntryOfCommand(worker, std::move(command)),
+        : EntryOfCommand(session, std::move(command)),
           stream_(stream),
           side_(std::move(side)),
           pieces_(side_.pieces(data.size())),
@@ -328,30 +332,30 @@ class CopyInline final : public EntryOfCommand {
     }
 
     Reason advance() override {
-        if (CUresult result = worker_.scheduler.enter(stream_.context); result != CUDA_SUCCESS) {
-            worker_.answer(command_, result);
+        if (CUresult result = session_.scheduler.enter(stream_.context); result != CUDA_SUCCESS) {
+            session_.answers.give(command_, result);
             return Reason::none;
         }
         CUresult result = CUDA_SUCCESS;
         while (!pieces_.done() && result == CUDA_SUCCESS) {  // usually a single piece
-            const std::span<std::byte> chunk = worker_.staging.take(stream_.staging, pieces_.left_bytes());
+            const std::span<std::byte> chunk = session_.staging.take(stream_.staging, pieces_.left_bytes());
             if (chunk.empty()) {
                 return Reason::data;
             }
             const Piece piece = pieces_.next(chunk.size());
             std::memcpy(chunk.data(), data_.data() + piece.offset, piece.bytes);
-            const Tracer::Issue issuing(worker_.tracer, command_.header, waited_for());
-            Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_in, piece.bytes);
-            result = side_.to_device(*submission, worker_.api, piece, chunk.data(), stream_.driver);
+            const Tracer::Issue issuing(session_.tracer, command_.header, waited_for());
+            Tracer::Work work(session_.tracer, stream_, codec::TraceKind::copy_in, piece.bytes);
+            result = side_.to_device(*submission, session_.api, piece, chunk.data(), stream_.driver);
             work.end(result);
             if (pieces_.done()) {
                 submission->end();  // before the mark, which then covers the whole copy
             }
-            worker_.scheduler.mark(
-                stream_, [&staging = worker_.staging, chunk = chunk.data()](CUresult) { staging.put(chunk); });
+            session_.scheduler.mark(
+                stream_, [&staging = session_.staging, chunk = chunk.data()](CUresult) { staging.put(chunk); });
         }
         submission->end();
-        worker_.answer(command_, result);
+        session_.answers.give(command_, result);
         return Reason::none;
     }
     // The copy has to be queued: copies the data out of the frame, which can then be freed.
@@ -372,14 +376,14 @@ class CopyInline final : public EntryOfCommand {
 
 // A copy of `bytes` bytes, which the command itself must contain.
 template <class Call>
-Outcome copy_inline(Worker& worker, Command& command, codec::Slots<Call>& slots, const DeviceSide& side,
+Outcome copy_inline(CopyView& session, Command& command, codec::Slots<Call>& slots, const DeviceSide& side,
                     std::uint64_t bytes) {
     const std::span<const unsigned char> data = slots.template at<Call::data>().object;
     if (data.size() != bytes) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.template at<Call::stream>().value, result);
+    StreamState* stream = session.stream_of(command, slots.template at<Call::stream>().value, result);
     if (stream == nullptr) {
         return result;
     }
@@ -389,19 +393,19 @@ Outcome copy_inline(Worker& worker, Command& command, codec::Slots<Call>& slots,
     if (data.empty() || data.size() > codec::kMaxInlineBytes) {
         return data.empty() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
-    CopyInline copy(worker, command, *stream, side, data);
+    CopyInline copy(session, command, *stream, side, data);
     // The usual case: it may go, and there is room.
-    copy.submission = worker.gate.enter(*stream, copy.kind);
+    copy.submission = session.gate.enter(*stream, copy.kind);
     if (copy.submission && copy.advance() == Reason::none) {
         return Outcome::answered();
     }
     auto queued = std::make_unique<CopyInline>(std::move(copy));
     queued->keep();
-    worker.gate.queue(*stream, std::move(queued));
+    session.gate.queue(*stream, std::move(queued));
     return Outcome::answered();
 }
 
-CUresult shaped_side(Worker& worker, const CopyShape* shape, DeviceSide& side, std::uint64_t& bytes) {
+CUresult shaped_side(SessionView& session, const CopyShape* shape, DeviceSide& side, std::uint64_t& bytes) {
     if (shape == nullptr || !packed_bytes(*shape, bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -409,7 +413,7 @@ CUresult shaped_side(Worker& worker, const CopyShape* shape, DeviceSide& side, s
     side.shape = *shape;
     CUresult result = CUDA_SUCCESS;
     codec::StructTraits<CUDA_MEMCPY3D>::visit(side.shape, [&](CUarray& array) {
-        const HandleTable::Lookup found = worker.handles.find(array);
+        const HandleTable::Lookup found = session.handles.find(array);
         if (found.found != HandleTable::Found::yes) {
             result = CUDA_ERROR_INVALID_HANDLE;
         }
@@ -419,99 +423,100 @@ CUresult shaped_side(Worker& worker, const CopyShape* shape, DeviceSide& side, s
 }
 
 // The same for a copy with a transfer, which ends if this fails.
-CUresult shaped_side(Worker& worker, const CopyShape* shape, std::uint64_t transfer, DeviceSide& side,
+CUresult shaped_side(SessionView& session, const CopyShape* shape, std::uint64_t transfer, DeviceSide& side,
                      std::uint64_t& bytes) {
-    const CUresult result = shaped_side(worker, shape, side, bytes);
+    const CUresult result = shaped_side(session, shape, side, bytes);
     if (result != CUDA_SUCCESS) {
-        transfer_failed(worker, transfer);
+        transfer_failed(session, transfer);
     }
     return result;
 }
 
 }  // namespace
 
-Outcome gpStreamCatchUp(Worker& worker, Command& command, codec::Slots<calls::gpStreamCatchUp>& slots) {
+Outcome gpStreamCatchUp(SessionView& session, Command& command, codec::Slots<calls::gpStreamCatchUp>& slots) {
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<calls::gpStreamCatchUp::stream>().value, result);
+    StreamState* stream = session.stream_of(command, slots.at<calls::gpStreamCatchUp::stream>().value, result);
     if (stream == nullptr) {
         return result;
     }
     if (stream->capturing) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    worker.gate.queue(*stream, std::make_unique<CatchUp>(worker, command, *stream));
+    session.gate.queue(*stream, std::make_unique<CatchUp>(session, command, *stream));
     return Outcome::answered();
 }
 
-Outcome gpCopyToDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyToDevice>& slots) {
+Outcome gpCopyToDevice(CopyView& session, Command& command, codec::Slots<calls::gpCopyToDevice>& slots) {
     using Call = calls::gpCopyToDevice;
     const std::uint64_t bytes = slots.at<Call::bytes>().value;
     DeviceSide side;
     side.address = slots.at<Call::destination>().value;
     const Way way{slots.at<Call::transfer>().value, slots.at<Call::ahead_bytes>().value};
     if (way.transfer == 0) {
-        return copy_inline(worker, command, slots, side, bytes);
+        return copy_inline(session, command, slots, side, bytes);
     }
     if (way.ahead_bytes > bytes || (way.ahead_bytes != bytes && way.ahead_bytes % codec::kAheadPieceBytes != 0)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return begin<CopyIn>(worker, command, slots.at<Call::stream>().value, side, bytes, way);
+    return begin<CopyIn>(session, command, slots.at<Call::stream>().value, side, bytes, way);
 }
 
-Outcome gpCopyFromDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyFromDevice>& slots) {
+Outcome gpCopyFromDevice(CopyView& session, Command& command, codec::Slots<calls::gpCopyFromDevice>& slots) {
     using Call = calls::gpCopyFromDevice;
     DeviceSide side;
     side.address = slots.at<Call::source>().value;
-    return begin<CopyOut>(worker, command, slots.at<Call::stream>().value, side, slots.at<Call::bytes>().value,
+    return begin<CopyOut>(session, command, slots.at<Call::stream>().value, side, slots.at<Call::bytes>().value,
                           Way{slots.at<Call::transfer>().value});
 }
 
-Outcome gpCopyShapedToDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyShapedToDevice>& slots) {
+Outcome gpCopyShapedToDevice(CopyView& session, Command& command, codec::Slots<calls::gpCopyShapedToDevice>& slots) {
     using Call = calls::gpCopyShapedToDevice;
     DeviceSide side;
     std::uint64_t bytes = 0;
     const std::uint64_t transfer = slots.at<Call::transfer>().value;
-    if (const CUresult result = shaped_side(worker, slots.at<Call::shape>().value, transfer, side, bytes);
+    if (const CUresult result = shaped_side(session, slots.at<Call::shape>().value, transfer, side, bytes);
         result != CUDA_SUCCESS) {
         return result;
     }
     if (transfer == 0) {
-        return copy_inline(worker, command, slots, side, bytes);
+        return copy_inline(session, command, slots, side, bytes);
     }
-    return begin<CopyIn>(worker, command, slots.at<Call::stream>().value, side, bytes, Way{transfer});
+    return begin<CopyIn>(session, command, slots.at<Call::stream>().value, side, bytes, Way{transfer});
 }
 
-Outcome gpCopyShapedFromDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyShapedFromDevice>& slots) {
+Outcome gpCopyShapedFromDevice(CopyView& session, Command& command,
+                               codec::Slots<calls::gpCopyShapedFromDevice>& slots) {
     using Call = calls::gpCopyShapedFromDevice;
     DeviceSide side;
     std::uint64_t bytes = 0;
     const std::uint64_t transfer = slots.at<Call::transfer>().value;
-    if (const CUresult result = shaped_side(worker, slots.at<Call::shape>().value, transfer, side, bytes);
+    if (const CUresult result = shaped_side(session, slots.at<Call::shape>().value, transfer, side, bytes);
         result != CUDA_SUCCESS) {
         return result;
     }
-    return begin<CopyOut>(worker, command, slots.at<Call::stream>().value, side, bytes, Way{transfer});
+    return begin<CopyOut>(session, command, slots.at<Call::stream>().value, side, bytes, Way{transfer});
 }
 
-Outcome gpCopyShapedOnDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyShapedOnDevice>& slots) {
+Outcome gpCopyShapedOnDevice(SessionView& session, Command& command, codec::Slots<calls::gpCopyShapedOnDevice>& slots) {
     using Call = calls::gpCopyShapedOnDevice;
     CUresult result = CUDA_SUCCESS;
     std::optional<Submission> submission;
-    if (auto outcome = enter<Call>(worker, command, slots.at<Call::stream>().value, submission); !submission) {
+    if (auto outcome = enter<Call>(session, command, slots.at<Call::stream>().value, submission); !submission) {
         return outcome;
     }
     StreamState& stream = submission->stream();
     DeviceSide side;
     std::uint64_t bytes = 0;
-    if (result = shaped_side(worker, slots.at<Call::shape>().value, side, bytes); result != CUDA_SUCCESS) {
+    if (result = shaped_side(session, slots.at<Call::shape>().value, side, bytes); result != CUDA_SUCCESS) {
         return result;
     }
     if (side.shape.srcMemoryType == CU_MEMORYTYPE_HOST || side.shape.dstMemoryType == CU_MEMORYTYPE_HOST) {
         return CUDA_ERROR_INVALID_VALUE;  // the client's host memory is not in this process
     }
-    worker.scheduler.enter(stream.context);
-    Tracer::Work work(worker.tracer, stream, codec::TraceKind::copy, bytes);
-    result = driver::call(*submission, worker.api.cuMemcpy3DAsync_v2, static_cast<const CUDA_MEMCPY3D*>(&side.shape),
+    session.scheduler.enter(stream.context);
+    Tracer::Work work(session.tracer, stream, codec::TraceKind::copy, bytes);
+    result = driver::call(*submission, session.api.cuMemcpy3DAsync_v2, static_cast<const CUDA_MEMCPY3D*>(&side.shape),
                           stream.driver);
     work.end(result);
     return result;

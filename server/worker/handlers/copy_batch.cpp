@@ -3,39 +3,39 @@
 #include <cstddef>
 #include <cstring>
 
-#include "server/worker/dispatch/serve.h"
+#include "server/worker/handlers/handlers.h"
 #include "server/worker/transfers/copy_pieces.h"
 
 namespace gpupool::worker::handlers {
 namespace {
 
 // Gives the copies to the driver one by one, as the stream has credit. The driver's own call for batches is not used:
-// unlike cuMemcpyDtoDAsync it would also copy from and to the worker's own memory, if a client named an address there.
-class CopyBatch final : public EntryOfCommand {
+// unlike cuMemcpyDtoDAsync it would also copy from and to the session's own memory, if a client named an address there.
+class CopyBatch final : public EntryOfCommand<SessionView> {
   public:
-    CopyBatch(Worker& worker, Command command, StreamState& stream, std::vector<CopyRange> copies)
-        : EntryOfCommand(worker, std::move(command)), stream_(stream), copies_(std::move(copies)) {
+    CopyBatch(SessionView& session, Command command, StreamState& stream, std::vector<CopyRange> copies)
+        : EntryOfCommand(session, std::move(command)), stream_(stream), copies_(std::move(copies)) {
         kind = calls::Kind::work;
         bytes = kQueuedCostBytes + copies_.size() * sizeof(CopyRange);
         command_.keep_header(bytes);
     }
 
     Reason advance() override {
-        CUresult result = worker_.scheduler.enter(stream_.context);
+        CUresult result = session_.scheduler.enter(stream_.context);
         while (next_ < copies_.size() && result == CUDA_SUCCESS) {
-            if (!worker_.scheduler.has_room(stream_)) {
+            if (!session_.scheduler.has_room(stream_)) {
                 return Reason::credit;
             }
             const CopyRange& copy = copies_[next_++];
-            const Tracer::Issue issuing(worker_.tracer, command_.header, waited_for());
-            Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy, copy.bytes);
-            result = driver::call(*submission, worker_.api.cuMemcpyDtoDAsync_v2, copy.destination, copy.source,
+            const Tracer::Issue issuing(session_.tracer, command_.header, waited_for());
+            Tracer::Work work(session_.tracer, stream_, codec::TraceKind::copy, copy.bytes);
+            result = driver::call(*submission, session_.api.cuMemcpyDtoDAsync_v2, copy.destination, copy.source,
                                   copy.bytes, stream_.driver);
             work.end(result);
             submission->count();
         }
         submission->cancel();  // each copy is accounted for
-        worker_.answer(command_, result);
+        session_.answers.give(command_, result);
         return Reason::none;
     }
 
@@ -47,28 +47,28 @@ class CopyBatch final : public EntryOfCommand {
 
 }  // namespace
 
-Outcome gpCopyBatch(Worker& worker, Command& command, codec::Slots<calls::gpCopyBatch>& slots) {
+Outcome gpCopyBatch(SessionView& session, Command& command, codec::Slots<calls::gpCopyBatch>& slots) {
     using Call = calls::gpCopyBatch;
     std::vector<CopyRange>& copies = slots.at<Call::copies>().object;
     if (copies.size() > codec::kMaxBatchedCopies) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     CUresult result = CUDA_SUCCESS;
-    StreamState* const stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
+    StreamState* const stream = session.stream_of(command, slots.at<Call::stream>().value, result);
     if (stream == nullptr) {
         return result;
     }
     if (stream->capturing) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    worker.gate.put(*stream, std::make_unique<CopyBatch>(worker, command, *stream, std::move(copies)));
+    session.gate.put(*stream, std::make_unique<CopyBatch>(session, command, *stream, std::move(copies)));
     return Outcome::answered();
 }
 
-Outcome gpCopyPeer(Worker& worker, Command& command, codec::Slots<calls::gpCopyPeer>& slots) {
+Outcome gpCopyPeer(SessionView& session, Command& command, codec::Slots<calls::gpCopyPeer>& slots) {
     using Call = calls::gpCopyPeer;
     std::optional<Submission> submission;
-    if (auto outcome = enter<Call>(worker, command, slots.at<Call::stream>().value, submission); !submission) {
+    if (auto outcome = enter<Call>(session, command, slots.at<Call::stream>().value, submission); !submission) {
         return outcome;
     }
     StreamState& stream = submission->stream();
@@ -87,10 +87,10 @@ Outcome gpCopyPeer(Worker& worker, Command& command, codec::Slots<calls::gpCopyP
     CopyShape shape = *given;
     CUresult result = CUDA_SUCCESS;
     codec::StructTraits<CopyShape>::visit(
-        shape, [&](CUarray& array) { keep_first_error(result, driver_handle(worker, array)); });
+        shape, [&](CUarray& array) { keep_first_error(result, driver_handle(session, array)); });
     // The context of an array is ignored.
     const auto context_of = [&](CUcontext client) {
-        const ContextState* const context = worker.objects.context(client);
+        const ContextState* const context = session.objects.context(client);
         return context == nullptr ? nullptr : context->driver;
     };
     if (result != CUDA_SUCCESS) {
@@ -103,9 +103,9 @@ Outcome gpCopyPeer(Worker& worker, Command& command, codec::Slots<calls::gpCopyP
     std::memcpy(&peer, &shape, sizeof peer);
     peer.srcContext = context_of(slots.at<Call::srcContext>().value);
     peer.dstContext = context_of(slots.at<Call::dstContext>().value);
-    worker.scheduler.enter(stream.context);
-    Tracer::Work work(worker.tracer, stream, codec::TraceKind::copy, bytes);
-    result = driver::call(*submission, worker.api.cuMemcpy3DPeerAsync, static_cast<const CUDA_MEMCPY3D_PEER*>(&peer),
+    session.scheduler.enter(stream.context);
+    Tracer::Work work(session.tracer, stream, codec::TraceKind::copy, bytes);
+    result = driver::call(*submission, session.api.cuMemcpy3DPeerAsync, static_cast<const CUDA_MEMCPY3D_PEER*>(&peer),
                           stream.driver);
     work.end(result);
     return result;

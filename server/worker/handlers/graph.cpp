@@ -9,78 +9,80 @@
 #include <span>
 #include <utility>
 
-#include "server/worker/dispatch/serve.h"
+#include "server/worker/graphs/graph_book.h"
 #include "server/worker/graphs/graph_changes.h"
 #include "server/worker/graphs/graph_params.h"
 #include "server/worker/graphs/graph_shape.h"
 #include "server/worker/handlers/graphs.h"
+#include "server/worker/handlers/handlers.h"
+#include "server/worker/scheduling/driver_door.h"
 
 namespace gpupool::worker::handlers {
 namespace {
 
 constexpr std::uint64_t kMaxAddedNodes = 2u << 20;  // of all graphs, child graphs included
 
-unsigned level_of(const Worker& worker, CUgraph graph) {
-    const auto it = worker.graphs.levels.find(graph);
-    return it == worker.graphs.levels.end() ? 1 : it->second;
+unsigned level_of(const GraphView& session, CUgraph graph) {
+    const auto it = session.graphs.levels.find(graph);
+    return it == session.graphs.levels.end() ? 1 : it->second;
 }
 
 // Records the nesting depth of the graphs within `node`, a new node of a graph at `level`: nodes may be added to them
 // too.
-void note_levels(Worker& worker, CUgraphNode node, unsigned level) {
+void note_levels(GraphView& session, CUgraphNode node, unsigned level) {
     CUgraph child = nullptr;
     std::vector<CUgraphNode> nodes;
-    if (child_of(worker.api, node, child) != CUDA_SUCCESS || child == nullptr ||
-        nodes_of(worker.api, child, nodes) != CUDA_SUCCESS) {
+    if (child_of(session.api, node, child) != CUDA_SUCCESS || child == nullptr ||
+        nodes_of(session.api, child, nodes) != CUDA_SUCCESS) {
         return;
     }
-    worker.graphs.levels[child] = level + 1;
+    session.graphs.levels[child] = level + 1;
     for (const CUgraphNode inner : nodes) {
-        note_levels(worker, inner, level + 1);
+        note_levels(session, inner, level + 1);
     }
 }
 
 // How many nodes the driver will create for `added`, counting each graph of its own as one; an error if that is too
 // many.
-CUresult nodes_to_add(Worker& worker, CUgraph graph, const CUgraphNodeParams& added, std::uint64_t& nodes) {
+CUresult nodes_to_add(GraphView& session, CUgraph graph, const CUgraphNodeParams& added, std::uint64_t& nodes) {
     nodes = 1;
     if (added.type == CU_GRAPH_NODE_TYPE_GRAPH) {
         GraphShape child;
-        if (const CUresult result = shape_of(worker.api, added.graph.graph, kMaxGraphNodes, child);
+        if (const CUresult result = shape_of(session.api, added.graph.graph, kMaxGraphNodes, child);
             result != CUDA_SUCCESS) {
             return result;
         }
-        if (level_of(worker, graph) + child.depth > kMaxGraphDepth) {
+        if (level_of(session, graph) + child.depth > kMaxGraphDepth) {
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         nodes += child.nodes;
     }
     if (added.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
-        if (level_of(worker, graph) >= kMaxGraphDepth) {
+        if (level_of(session, graph) >= kMaxGraphDepth) {
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         nodes += added.conditional.size;
     }
-    std::uint64_t& in_graph = worker.graphs.added_nodes[graph];
+    std::uint64_t& in_graph = session.graphs.added_nodes[graph];
     const auto fits = [&] {
-        return in_graph + nodes <= kMaxGraphNodes && worker.graphs.all_added_nodes + nodes <= kMaxAddedNodes;
+        return in_graph + nodes <= kMaxGraphNodes && session.graphs.all_added_nodes + nodes <= kMaxAddedNodes;
     };
     GraphShape now;
-    if (!fits() && !worker.graphs.full.contains(graph) &&
-        shape_of(worker.api, graph, kMaxGraphNodesAtAll, now) == CUDA_SUCCESS && now.nodes < in_graph) {
-        worker.graphs.all_added_nodes -= in_graph - now.nodes;  // some were destroyed since they were counted
+    if (!fits() && !session.graphs.full.contains(graph) &&
+        shape_of(session.api, graph, kMaxGraphNodesAtAll, now) == CUDA_SUCCESS && now.nodes < in_graph) {
+        session.graphs.all_added_nodes -= in_graph - now.nodes;  // some were destroyed since they were counted
         in_graph = now.nodes;
     }
     if (fits()) {
         return CUDA_SUCCESS;
     }
-    worker.graphs.full.insert(graph);
+    session.graphs.full.insert(graph);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 // `added_to` becomes the driver's graph, or null if the client's handle is invalid.
 template <class Call>
-CUresult add_node(Worker& worker, Command& command, codec::Slots<Call>& slots, NodeParameters& parameters,
+CUresult add_node(GraphView& session, Command& command, codec::Slots<Call>& slots, NodeParameters& parameters,
                   CUgraph& added_to) {
     const GraphNode& node = slots.template at<Call::node>().object;
     CUgraph& graph = slots.template at<Call::graph>().value;
@@ -89,7 +91,7 @@ CUresult add_node(Worker& worker, Command& command, codec::Slots<Call>& slots, N
     if (slots.template at<Call::node>().value == nullptr || (edge_count != 0 && edge_count != count)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    detail::Translator translator{worker, command};
+    Translator translator{session, command};
     translator.handle(graph);
     added_to = translator.result == CUDA_SUCCESS ? graph : nullptr;
     for (CUgraphNode& dependency : slots.template at<Call::dependencies>().object) {
@@ -98,51 +100,52 @@ CUresult add_node(Worker& worker, Command& command, codec::Slots<Call>& slots, N
     if (translator.result != CUDA_SUCCESS || graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    CUresult result = parameters.read(worker.handles, worker.objects, node, slots.template at<Call::payload>().object);
+    CUresult result =
+        parameters.read(session.handles, session.objects, node, slots.template at<Call::payload>().object);
     if (result == CUDA_SUCCESS) {
-        result = worker.scheduler.enter(worker.context_of(command));
+        result = session.scheduler.enter(session.context_of(command));
     }
-    parameters.unpack_arguments(worker.api);
+    parameters.unpack_arguments(session.api);
     std::uint64_t nodes = 0;
     if (result == CUDA_SUCCESS && node.type == CU_GRAPH_NODE_TYPE_GRAPH) {
-        result = failure_of(worker, parameters.driver.graph.graph);
+        result = failure_of(session, parameters.driver.graph.graph);
     }
     if (result == CUDA_SUCCESS) {
-        result = nodes_to_add(worker, graph, parameters.driver, nodes);
+        result = nodes_to_add(session, graph, parameters.driver, nodes);
     }
     if (result != CUDA_SUCCESS) {
         return result;
     }
     CUgraphNode& created = slots.template at<Call::created>().object;
     const CUgraphEdgeData* const edges = edge_count == 0 ? nullptr : slots.template at<Call::edges>().value;
-    result = driver::call(worker.api.cuGraphAddNode_v2, &created, graph, slots.template at<Call::dependencies>().value,
+    result = driver::call(session.api.cuGraphAddNode_v2, &created, graph, slots.template at<Call::dependencies>().value,
                           edges, count, &parameters.driver);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    worker.graphs.added_nodes[graph] += nodes;
-    worker.graphs.all_added_nodes += nodes;
+    session.graphs.added_nodes[graph] += nodes;
+    session.graphs.all_added_nodes += nodes;
     if (node.type == CU_GRAPH_NODE_TYPE_GRAPH) {
-        note_levels(worker, created, level_of(worker, graph));
+        note_levels(session, created, level_of(session, graph));
     }
     return CUDA_SUCCESS;
 }
 
 }  // namespace
 
-Outcome gpGraphAddNode(Worker& worker, Command& command, codec::Slots<calls::gpGraphAddNode>& slots) {
+Outcome gpGraphAddNode(GraphView& session, Command& command, codec::Slots<calls::gpGraphAddNode>& slots) {
     NodeParameters parameters;
     CUgraph graph = nullptr;
     const CUresult result = is_owning_node(slots.at<calls::gpGraphAddNode::node>().object.type)
                                 ? CUDA_ERROR_INVALID_VALUE
-                                : add_node(worker, command, slots, parameters, graph);
+                                : add_node(session, command, slots, parameters, graph);
     if (result != CUDA_SUCCESS && graph != nullptr && !command.reply_wanted()) {
-        worker.graphs.failed.try_emplace(graph, result);
+        session.graphs.failed.try_emplace(graph, result);
     }
     return result;
 }
 
-Outcome gpGraphAddOwningNode(Worker& worker, Command& command, codec::Slots<calls::gpGraphAddOwningNode>& slots) {
+Outcome gpGraphAddOwningNode(GraphView& session, Command& command, codec::Slots<calls::gpGraphAddOwningNode>& slots) {
     using Call = calls::gpGraphAddOwningNode;
     const GraphNode& node = slots.at<Call::node>().object;
     auto& graphs = slots.at<Call::graphs>().object;
@@ -153,40 +156,40 @@ Outcome gpGraphAddOwningNode(Worker& worker, Command& command, codec::Slots<call
     }
     NodeParameters parameters;
     CUgraph graph = nullptr;
-    const CUresult result = add_node(worker, command, slots, parameters, graph);
+    const CUresult result = add_node(session, command, slots, parameters, graph);
     if (result != CUDA_SUCCESS) {
         return result;
     }
     slots.at<Call::address>().object = conditional ? CUdeviceptr{0} : parameters.driver.alloc.dptr;
     if (conditional && parameters.driver.conditional.phGraph_out != nullptr) {
         const std::span<const CUgraph> bodies(parameters.driver.conditional.phGraph_out, graph_count);
-        worker.graphs.bodies[slots.at<Call::created>().object].assign(bodies.begin(), bodies.end());
+        session.graphs.bodies[slots.at<Call::created>().object].assign(bodies.begin(), bodies.end());
         for (const CUgraph body : bodies) {
-            worker.graphs.levels[body] = level_of(worker, graph) + 1;
+            session.graphs.levels[body] = level_of(session, graph) + 1;
         }
         std::copy_n(bodies.begin(), std::min(graph_count, graphs.size()), graphs.begin());
     }
     return CUDA_SUCCESS;
 }
 
-Outcome gpGraphNodeSetParams(Worker& worker, Command& command, codec::Slots<calls::gpGraphNodeSetParams>& slots) {
+Outcome gpGraphNodeSetParams(GraphView& session, Command& command, codec::Slots<calls::gpGraphNodeSetParams>& slots) {
     using Call = calls::gpGraphNodeSetParams;
     CUgraphNode changed = slots.at<Call::changed>().value;
-    if (slots.at<Call::node>().value == nullptr || worker.handles.translate(changed) != CUDA_SUCCESS) {
+    if (slots.at<Call::node>().value == nullptr || session.handles.translate(changed) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const bool of_executable = slots.at<Call::executable>().value != nullptr;
-    const auto graph = of_executable ? worker.graphs.executable(slots.at<Call::executable>().value) : nullptr;
+    const auto graph = of_executable ? session.graphs.executable(slots.at<Call::executable>().value) : nullptr;
     if (of_executable && graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (auto waiting = of_executable
-                           ? await_launches(worker, command, slots.at<Call::executable>().value, graph, changed)
+                           ? await_launches(session, command, slots.at<Call::executable>().value, graph, changed)
                            : std::nullopt) {
         return std::move(*waiting);
     }
-    const auto note = [&worker, changed, graph](const Command& made, CUresult result) {
-        return graph == nullptr ? note_change(worker, made, changed, result) : note_change(made, *graph, result);
+    const auto note = [&session, changed, graph](const Command& made, CUresult result) {
+        return graph == nullptr ? note_change(session, made, changed, result) : note_change(made, *graph, result);
     };
     struct Change {
         std::vector<unsigned char> payload;
@@ -197,115 +200,115 @@ Outcome gpGraphNodeSetParams(Worker& worker, Command& command, codec::Slots<call
     change->payload.assign(payload.begin(), payload.end());
     CUgraphNodeParams& parameters = change->parameters.driver;
     CUresult result =
-        change->parameters.read(worker.handles, worker.objects, slots.at<Call::node>().object, change->payload);
+        change->parameters.read(session.handles, session.objects, slots.at<Call::node>().object, change->payload);
     if (result == CUDA_SUCCESS) {
-        result = worker.scheduler.enter(worker.context_of(command));
+        result = session.scheduler.enter(session.context_of(command));
     }
     if (result != CUDA_SUCCESS) {
         return note(command, result);
     }
-    change->parameters.unpack_arguments(worker.api);
+    change->parameters.unpack_arguments(session.api);
     if (!of_executable) {
-        return note(command, driver::call(worker.api.cuGraphNodeSetParams, changed, &parameters));
+        return note(command, driver::call(session.api.cuGraphNodeSetParams, changed, &parameters));
     }
     const bool has_kernels =
         parameters.type == CU_GRAPH_NODE_TYPE_KERNEL || parameters.type == CU_GRAPH_NODE_TYPE_GRAPH;
-    if (!has_kernels || !worker.gpu_may_wait_for_us()) {
+    if (!has_kernels || !session.door.gpu_may_wait_for_us()) {
         return note(command, graph->set(changed, parameters));
     }
     change_elsewhere(
-        worker, command, [graph, changed, change] { return graph->set(changed, change->parameters.driver); },
-        [&worker, command, note](CUresult set) { worker.answer(command, note(command, set)); });
+        session, command, [graph, changed, change] { return graph->set(changed, change->parameters.driver); },
+        [&session, command, note](CUresult set) { session.answers.give(command, note(command, set)); });
     return Outcome::answered();
 }
 
-Outcome gpGraphNodeGetParams(Worker& worker, Command& command, codec::Slots<calls::gpGraphNodeGetParams>& slots) {
+Outcome gpGraphNodeGetParams(SessionView& session, Command& command, codec::Slots<calls::gpGraphNodeGetParams>& slots) {
     using Call = calls::gpGraphNodeGetParams;
     CUgraphNode asked = slots.at<Call::asked>().value;
-    if (!find_and_enter(worker, command, asked)) {
+    if (!find_and_enter(session, command, asked)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return describe(worker.api, worker.handles, asked, slots.at<Call::node>().object, slots.at<Call::payload>().object,
-                    slots.at<Call::payload_bytes>().object);
+    return describe(session.api, session.handles, asked, slots.at<Call::node>().object,
+                    slots.at<Call::payload>().object, slots.at<Call::payload_bytes>().object);
 }
 
-Outcome cuGraphDestroy(Worker& worker, Command& command, codec::Slots<calls::cuGraphDestroy>& slots) {
+Outcome cuGraphDestroy(GraphView& session, Command& command, codec::Slots<calls::cuGraphDestroy>& slots) {
     CUgraph graph = slots.at<calls::cuGraphDestroy::hGraph>().value;
-    if (!find_and_enter(worker, command, graph)) {
+    if (!find_and_enter(session, command, graph)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     GraphContents contents;
-    contents.add(worker, graph);
-    if (auto waiting = await_changes(worker, command, is_named(worker, contents))) {
+    contents.add(session, graph);
+    if (auto waiting = await_changes(session, command, is_named(session, contents))) {
         return std::move(*waiting);
     }
-    const CUresult result = driver::call(worker.api.cuGraphDestroy, graph);
+    const CUresult result = driver::call(session.api.cuGraphDestroy, graph);
     if (result == CUDA_SUCCESS) {
-        contents.forget(worker);
+        contents.forget(session);
     }
     return result;
 }
 
-Outcome cuGraphDestroyNode(Worker& worker, Command& command, codec::Slots<calls::cuGraphDestroyNode>& slots) {
+Outcome cuGraphDestroyNode(GraphView& session, Command& command, codec::Slots<calls::cuGraphDestroyNode>& slots) {
     CUgraphNode node = slots.at<calls::cuGraphDestroyNode::hNode>().value;
-    if (!find_and_enter(worker, command, node)) {
+    if (!find_and_enter(session, command, node)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     GraphContents within;
-    within.add_children(worker, node, 1);
-    const bool named = worker.graphs.changes_waiting.contains(node) || is_named(worker, within);
-    if (auto waiting = await_changes(worker, command, named)) {
+    within.add_children(session, node, 1);
+    const bool named = session.graphs.changes_waiting.contains(node) || is_named(session, within);
+    if (auto waiting = await_changes(session, command, named)) {
         return std::move(*waiting);
     }
-    const CUresult result = driver::call(worker.api.cuGraphDestroyNode, node);
+    const CUresult result = driver::call(session.api.cuGraphDestroyNode, node);
     if (result == CUDA_SUCCESS) {
-        worker.graphs.stand_ins.forget(node);  // the driver does not remove nodes where it keeps stand-ins
-        within.forget(worker);
-        worker.graphs.full.clear();
-        worker.graphs.failed_changes.erase(node);
-        worker.graphs.bodies.erase(node);
+        session.graphs.stand_ins.forget(node);  // the driver does not remove nodes where it keeps stand-ins
+        within.forget(session);
+        session.graphs.full.clear();
+        session.graphs.failed_changes.erase(node);
+        session.graphs.bodies.erase(node);
     }
     return result;
 }
 
 // Counts the copy as if its nodes had been added.
-Outcome cuGraphClone(Worker& worker, Command& command, codec::Slots<calls::cuGraphClone>& slots) {
+Outcome cuGraphClone(GraphView& session, Command& command, codec::Slots<calls::cuGraphClone>& slots) {
     using Call = calls::cuGraphClone;
     CUgraph original = slots.at<Call::originalGraph>().value;
-    if (slots.at<Call::phGraphClone>().value == nullptr || !find_and_enter(worker, command, original)) {
+    if (slots.at<Call::phGraphClone>().value == nullptr || !find_and_enter(session, command, original)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     GraphShape shape;
-    CUresult result = failure_of(worker, original);
+    CUresult result = failure_of(session, original);
     if (result == CUDA_SUCCESS) {
-        result = shape_of(worker.api, original, kMaxGraphNodesAtAll, shape);
+        result = shape_of(session.api, original, kMaxGraphNodesAtAll, shape);
     }
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (worker.graphs.all_added_nodes + shape.nodes > kMaxAddedNodes) {
+    if (session.graphs.all_added_nodes + shape.nodes > kMaxAddedNodes) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUgraph& clone = slots.at<Call::phGraphClone>().object;
-    result = driver::call(worker.api.cuGraphClone, &clone, original);
+    result = driver::call(session.api.cuGraphClone, &clone, original);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    worker.graphs.added_nodes[clone] = shape.nodes;
-    worker.graphs.all_added_nodes += shape.nodes;
+    session.graphs.added_nodes[clone] = shape.nodes;
+    session.graphs.all_added_nodes += shape.nodes;
     std::vector<CUgraphNode> nodes;
-    nodes_of(worker.api, clone, nodes);
+    nodes_of(session.api, clone, nodes);
     for (const CUgraphNode node : nodes) {
-        note_levels(worker, node, 1);
+        note_levels(session, node, 1);
     }
     return CUDA_SUCCESS;
 }
 
-Outcome cuGraphKernelNodeSetAttribute(Worker& worker, Command& command,
+Outcome cuGraphKernelNodeSetAttribute(SessionView& session, Command& command,
                                       codec::Slots<calls::cuGraphKernelNodeSetAttribute>& slots) {
     using Call = calls::cuGraphKernelNodeSetAttribute;
     CUgraphNode node = slots.at<Call::hNode>().value;
-    if (slots.at<Call::value>().value == nullptr || !find_and_enter(worker, command, node)) {
+    if (slots.at<Call::value>().value == nullptr || !find_and_enter(session, command, node)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     CUlaunchAttribute attribute{};
@@ -313,7 +316,7 @@ Outcome cuGraphKernelNodeSetAttribute(Worker& worker, Command& command,
     attribute.value = slots.at<Call::value>().object;
     CUresult result = CUDA_SUCCESS;
     codec::StructTraits<CUlaunchAttribute>::visit(attribute, [&](CUevent& event) {
-        EventState* const state = worker.objects.event(event);
+        EventState* const state = session.objects.event(event);
         if (state == nullptr) {
             result = CUDA_ERROR_INVALID_HANDLE;
             return;
@@ -324,15 +327,15 @@ Outcome cuGraphKernelNodeSetAttribute(Worker& worker, Command& command,
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    return driver::call(worker.api.cuGraphKernelNodeSetAttribute, node, attribute.id,
+    return driver::call(session.api.cuGraphKernelNodeSetAttribute, node, attribute.id,
                         static_cast<const CUkernelNodeAttrValue*>(&attribute.value));
 }
 
-Outcome gpGraphDot(Worker& worker, Command& command, codec::Slots<calls::gpGraphDot>& slots) {
+Outcome gpGraphDot(GraphView& session, Command& command, codec::Slots<calls::gpGraphDot>& slots) {
     using Call = calls::gpGraphDot;
     constexpr std::size_t kMaxText = 256u << 20;
     CUgraph graph = slots.at<Call::graph>().value;
-    if (!find_and_enter(worker, command, graph)) {
+    if (!find_and_enter(session, command, graph)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     // The driver writes to a file by name. This one has a unique name and is private.
@@ -341,30 +344,30 @@ Outcome gpGraphDot(Worker& worker, Command& command, codec::Slots<calls::gpGraph
     if (descriptor < 0) {
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
-    const CUresult result = driver::call(worker.api.cuGraphDebugDotPrint, graph, static_cast<const char*>(path),
+    const CUresult result = driver::call(session.api.cuGraphDebugDotPrint, graph, static_cast<const char*>(path),
                                          slots.at<Call::flags>().value);
-    worker.graphs.dot_text.clear();
+    session.graphs.dot_text.clear();
     const off_t bytes = lseek(descriptor, 0, SEEK_END);
     const bool fits = bytes >= 0 && static_cast<std::uint64_t>(bytes) <= kMaxText;
     if (fits && result == CUDA_SUCCESS) {
         std::ifstream file(path);
-        worker.graphs.dot_text.assign(std::istreambuf_iterator<char>(file), {});
+        session.graphs.dot_text.assign(std::istreambuf_iterator<char>(file), {});
     }
     close(descriptor);
     unlink(path);
-    slots.at<Call::bytes>().object = worker.graphs.dot_text.size();
+    slots.at<Call::bytes>().object = session.graphs.dot_text.size();
     return fits ? result : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-Outcome gpGraphDotRead(Worker& worker, Command&, codec::Slots<calls::gpGraphDotRead>& slots) {
+Outcome gpGraphDotRead(GraphView& session, Command&, codec::Slots<calls::gpGraphDotRead>& slots) {
     using Call = calls::gpGraphDotRead;
     const std::size_t offset = slots.at<Call::offset>().value, bytes = slots.at<Call::data_bytes>().value;
     auto& data = slots.at<Call::data>().object;
-    if (offset > worker.graphs.dot_text.size() || bytes > worker.graphs.dot_text.size() - offset ||
+    if (offset > session.graphs.dot_text.size() || bytes > session.graphs.dot_text.size() - offset ||
         data.size() < bytes) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    std::copy_n(worker.graphs.dot_text.begin() + static_cast<std::ptrdiff_t>(offset), bytes, data.begin());
+    std::copy_n(session.graphs.dot_text.begin() + static_cast<std::ptrdiff_t>(offset), bytes, data.begin());
     return CUDA_SUCCESS;
 }
 

@@ -1,12 +1,13 @@
-// Queries of a graph's shape. They do not show the nodes that the worker has added to it (graphs/graph_expansion.h).
+// Queries of a graph's shape. They do not show the nodes that the session has added to it (graphs/graph_expansion.h).
 
 #include <algorithm>
 #include <iterator>
 #include <vector>
 
-#include "server/worker/dispatch/serve.h"
+#include "server/worker/graphs/graph_book.h"
 #include "server/worker/graphs/graph_shape.h"
 #include "server/worker/handlers/graphs.h"
+#include "server/worker/handlers/handlers.h"
 
 namespace gpupool::worker::handlers {
 namespace {
@@ -41,17 +42,17 @@ CUresult neighbours_of(const driver::Api& api, CUgraphNode node, bool before, st
 
 // The nodes before or behind a node, and the data of the edges.
 template <class Call, class Nodes>
-CUresult neighbours(Worker& worker, const Command& command, codec::Slots<Call>& slots, Nodes& nodes, std::size_t* count,
-                    bool before) {
+CUresult neighbours(GraphView& session, const Command& command, codec::Slots<Call>& slots, Nodes& nodes,
+                    std::size_t* count, bool before) {
     CUgraphNode node = slots.template at<Call::hNode>().value;
-    if (count == nullptr || !find_and_enter(worker, command, node)) {
+    if (count == nullptr || !find_and_enter(session, command, node)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     Shown all, shown;
     std::vector<CUgraphEdgeData> data, shown_data;
-    const CUresult result = neighbours_of(worker.api, node, before, all, data);
+    const CUresult result = neighbours_of(session.api, node, before, all, data);
     for (std::size_t i = 0; i < all.size() && result == CUDA_SUCCESS; ++i) {
-        if (!worker.graphs.stand_ins.hides(all[i])) {
+        if (!session.graphs.stand_ins.hides(all[i])) {
             shown.push_back(all[i]);
             shown_data.push_back(data[i]);
         }
@@ -75,39 +76,39 @@ CUresult edges_of(const driver::Api& api, CUgraph graph, Shown& from, Shown& to,
 }
 
 // All nodes of the graph that the program knows.
-CUresult shown_nodes(const Worker& worker, CUgraph graph, Shown& nodes) {
-    const CUresult result = nodes_of(worker.api, graph, nodes);
-    std::erase_if(nodes, [&](CUgraphNode node) { return worker.graphs.stand_ins.hides(node); });
+CUresult shown_nodes(const GraphView& session, CUgraph graph, Shown& nodes) {
+    const CUresult result = nodes_of(session.api, graph, nodes);
+    std::erase_if(nodes, [&](CUgraphNode node) { return session.graphs.stand_ins.hides(node); });
     return result;
 }
 
 // Those that depend on no other node that the program knows.
-CUresult shown_roots(const Worker& worker, CUgraph graph, Shown& nodes) {
-    CUresult result = shown_nodes(worker, graph, nodes);
+CUresult shown_roots(const GraphView& session, CUgraph graph, Shown& nodes) {
+    CUresult result = shown_nodes(session, graph, nodes);
     std::erase_if(nodes, [&](CUgraphNode node) {
         Shown before;
         std::vector<CUgraphEdgeData> data;
-        const CUresult asked = neighbours_of(worker.api, node, true, before, data);
+        const CUresult asked = neighbours_of(session.api, node, true, before, data);
         result = result == CUDA_SUCCESS ? asked : result;
         return std::any_of(before.begin(), before.end(),
-                           [&](CUgraphNode one) { return !worker.graphs.stand_ins.hides(one); });
+                           [&](CUgraphNode one) { return !session.graphs.stand_ins.hides(one); });
     });
     return result;
 }
 
 // Serves a query of a graph's nodes: by the driver's call, or, if nodes are hidden, by `find`.
 template <class Nodes>
-CUresult nodes_in(Worker& worker, const Command& command, CUgraph graph, Nodes& nodes, std::size_t* count,
+CUresult nodes_in(GraphView& session, const Command& command, CUgraph graph, Nodes& nodes, std::size_t* count,
                   CUresult (*ask)(CUgraph, CUgraphNode*, std::size_t*),
-                  CUresult (*find)(const Worker&, CUgraph, Shown&)) {
-    if (count == nullptr || !find_and_enter(worker, command, graph)) {
+                  CUresult (*find)(const GraphView&, CUgraph, Shown&)) {
+    if (count == nullptr || !find_and_enter(session, command, graph)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (worker.graphs.stand_ins.hidden.empty()) {
+    if (session.graphs.stand_ins.hidden.empty()) {
         return driver::call(ask, graph, nodes.value, count);
     }
     Shown shown;
-    const CUresult result = find(worker, graph, shown);
+    const CUresult result = find(session, graph, shown);
     fill(nodes.object, shown);
     set_count(*count, nodes.value != nullptr, shown.size());
     return result;
@@ -115,29 +116,29 @@ CUresult nodes_in(Worker& worker, const Command& command, CUgraph graph, Nodes& 
 
 }  // namespace
 
-Outcome cuGraphGetNodes(Worker& worker, Command& command, codec::Slots<calls::cuGraphGetNodes>& slots) {
+Outcome cuGraphGetNodes(GraphView& session, Command& command, codec::Slots<calls::cuGraphGetNodes>& slots) {
     using Call = calls::cuGraphGetNodes;
-    return nodes_in(worker, command, slots.at<Call::hGraph>().value, slots.at<Call::nodes>(),
-                    slots.at<Call::numNodes>().value, worker.api.cuGraphGetNodes, shown_nodes);
+    return nodes_in(session, command, slots.at<Call::hGraph>().value, slots.at<Call::nodes>(),
+                    slots.at<Call::numNodes>().value, session.api.cuGraphGetNodes, shown_nodes);
 }
 
-Outcome cuGraphGetRootNodes(Worker& worker, Command& command, codec::Slots<calls::cuGraphGetRootNodes>& slots) {
+Outcome cuGraphGetRootNodes(GraphView& session, Command& command, codec::Slots<calls::cuGraphGetRootNodes>& slots) {
     using Call = calls::cuGraphGetRootNodes;
-    return nodes_in(worker, command, slots.at<Call::hGraph>().value, slots.at<Call::rootNodes>(),
-                    slots.at<Call::numRootNodes>().value, worker.api.cuGraphGetRootNodes, shown_roots);
+    return nodes_in(session, command, slots.at<Call::hGraph>().value, slots.at<Call::rootNodes>(),
+                    slots.at<Call::numRootNodes>().value, session.api.cuGraphGetRootNodes, shown_roots);
 }
 
-Outcome cuGraphGetEdges_v2(Worker& worker, Command& command, codec::Slots<calls::cuGraphGetEdges_v2>& slots) {
+Outcome cuGraphGetEdges_v2(GraphView& session, Command& command, codec::Slots<calls::cuGraphGetEdges_v2>& slots) {
     using Call = calls::cuGraphGetEdges_v2;
     CUgraph graph = slots.at<Call::hGraph>().value;
-    if (slots.at<Call::numEdges>().value == nullptr || !find_and_enter(worker, command, graph)) {
+    if (slots.at<Call::numEdges>().value == nullptr || !find_and_enter(session, command, graph)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     Shown from, to, shown_from, shown_to;
     std::vector<CUgraphEdgeData> data, shown_data;
-    const CUresult result = edges_of(worker.api, graph, from, to, data);
+    const CUresult result = edges_of(session.api, graph, from, to, data);
     for (std::size_t i = 0; i < from.size() && result == CUDA_SUCCESS; ++i) {
-        if (!worker.graphs.stand_ins.hides(from[i]) && !worker.graphs.stand_ins.hides(to[i])) {
+        if (!session.graphs.stand_ins.hides(from[i]) && !session.graphs.stand_ins.hides(to[i])) {
             shown_from.push_back(from[i]);
             shown_to.push_back(to[i]);
             shown_data.push_back(data[i]);
@@ -150,17 +151,17 @@ Outcome cuGraphGetEdges_v2(Worker& worker, Command& command, codec::Slots<calls:
     return result;
 }
 
-Outcome cuGraphNodeGetDependencies_v2(Worker& worker, Command& command,
+Outcome cuGraphNodeGetDependencies_v2(GraphView& session, Command& command,
                                       codec::Slots<calls::cuGraphNodeGetDependencies_v2>& slots) {
     using Call = calls::cuGraphNodeGetDependencies_v2;
-    return neighbours(worker, command, slots, slots.at<Call::dependencies>(), slots.at<Call::numDependencies>().value,
+    return neighbours(session, command, slots, slots.at<Call::dependencies>(), slots.at<Call::numDependencies>().value,
                       true);
 }
 
-Outcome cuGraphNodeGetDependentNodes_v2(Worker& worker, Command& command,
+Outcome cuGraphNodeGetDependentNodes_v2(GraphView& session, Command& command,
                                         codec::Slots<calls::cuGraphNodeGetDependentNodes_v2>& slots) {
     using Call = calls::cuGraphNodeGetDependentNodes_v2;
-    return neighbours(worker, command, slots, slots.at<Call::dependentNodes>(),
+    return neighbours(session, command, slots, slots.at<Call::dependentNodes>(),
                       slots.at<Call::numDependentNodes>().value, false);
 }
 

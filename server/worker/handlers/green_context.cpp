@@ -1,9 +1,12 @@
 // Green contexts and the resources that they are made of, and events that concern a whole context.
 
-#include "server/worker/dispatch/serve.h"
 #include "server/worker/handlers/contexts.h"
+#include "server/worker/handlers/handlers.h"
+#include "server/worker/memory/context_owners.h"
 #include "server/worker/scheduling/capture.h"
 #include "server/worker/scheduling/event_record.h"
+#include "server/worker/scheduling/issuers.h"
+#include "server/worker/session/device_resources.h"
 
 namespace gpupool::worker::handlers {
 namespace {
@@ -11,68 +14,70 @@ namespace {
 constexpr std::size_t kMaxGroups = 4096;  // of one split or one descriptor
 
 // Destroys the streams and events of a green context whose work is complete, then the context.
-void end_green(Worker& worker, CUcontext client) {
-    ContextState* const state = worker.objects.context(client);
+void end_green(GreenContextView& session, CUcontext client) {
+    ContextState* const state = session.objects.context(client);
     if (state == nullptr) {
         return;
     }
     const CUgreenCtx green = state->green;
     const CUcontext driver = state->driver;
     // Streams and events would otherwise stay in the primary context.
-    worker.scheduler.enter(state);
+    session.scheduler.enter(state);
     for (const auto& [name, stream] : state->streams) {
-        driver::call(worker.api.cuStreamDestroy_v2, stream->driver);
+        driver::call(session.api.cuStreamDestroy_v2, stream->driver);
     }
     for (const CUevent event : state->spare_events) {
-        driver::call(worker.api.cuEventDestroy_v2, event);
+        driver::call(session.api.cuEventDestroy_v2, event);
     }
-    const std::size_t captures = forget_context(worker, *state);
-    worker.waiting_calls.run([&api = worker.api, green] { driver::call(api.cuGreenCtxDestroy, green); },
-                             [&worker, driver, captures] {
-                                 worker.context_owners.remove(driver);
-                                 worker.gate.when_open([&worker, captures] {
-                                     note_captures(worker);  // streams of other contexts may have joined those captures
-                                     worker.captures -= captures;
-                                 });
-                             });
+    const std::size_t captures = forget_context(session, *state);
+    session.waiting_calls.run(
+        [&api = session.api, green] { driver::call(api.cuGreenCtxDestroy, green); },
+        [&session, driver, captures] {
+            session.context_owners.remove(driver);
+            session.gate.when_open([&session, captures] {
+                note_captures(session);  // streams of other contexts may have joined those captures
+                session.objects.captures -= captures;
+            });
+        });
 }
 
-// The driver does not know of work that the worker holds, so these calls wait until all of it has been issued.
-bool serve_later(Worker& worker, Command& command) {
-    if (command.ready || !worker.gate.queues_any()) {
-        worker.drain_issuers();
+// The driver does not know of work that the session holds, so these calls wait until all of it has been issued.
+bool serve_later(GreenContextView& session, Command& command) {
+    if (command.ready || !session.gate.queues_any()) {
+        session.issuers.drain();
         return false;
     }
-    serve_after_all(worker, command);
+    serve_after_all(session, command);
     return true;
 }
 
 }  // namespace
 
-Outcome cuDeviceGetDevResource(Worker& worker, Command&, codec::Slots<calls::cuDeviceGetDevResource>& slots) {
+Outcome cuDeviceGetDevResource(GreenContextView& session, Command&,
+                               codec::Slots<calls::cuDeviceGetDevResource>& slots) {
     using Call = calls::cuDeviceGetDevResource;
     auto& resource = slots.at<Call::resource>();
-    const CUresult result = driver::call(worker.api.cuDeviceGetDevResource, slots.at<Call::device>().value,
+    const CUresult result = driver::call(session.api.cuDeviceGetDevResource, slots.at<Call::device>().value,
                                          resource.value, slots.at<Call::type>().value);
-    return result != CUDA_SUCCESS ? result : worker.device_resources.give(resource.object);
+    return result != CUDA_SUCCESS ? result : session.device_resources.give(resource.object);
 }
 
-Outcome cuCtxGetDevResource(Worker& worker, Command&, codec::Slots<calls::cuCtxGetDevResource>& slots) {
+Outcome cuCtxGetDevResource(GreenContextView& session, Command&, codec::Slots<calls::cuCtxGetDevResource>& slots) {
     using Call = calls::cuCtxGetDevResource;
     auto& resource = slots.at<Call::resource>();
-    const ContextState* const context = worker.objects.context(slots.at<Call::hCtx>().value);
+    const ContextState* const context = session.objects.context(slots.at<Call::hCtx>().value);
     if (context == nullptr || context->ending) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     const auto type = slots.at<Call::type>().value;
     const CUresult result =
         context->green != nullptr
-            ? driver::call(worker.api.cuGreenCtxGetDevResource, context->green, resource.value, type)
-            : driver::call(worker.api.cuCtxGetDevResource, context->driver, resource.value, type);
-    return result != CUDA_SUCCESS ? result : worker.device_resources.give(resource.object);
+            ? driver::call(session.api.cuGreenCtxGetDevResource, context->green, resource.value, type)
+            : driver::call(session.api.cuCtxGetDevResource, context->driver, resource.value, type);
+    return result != CUDA_SUCCESS ? result : session.device_resources.give(resource.object);
 }
 
-Outcome gpSmResourceSplit(Worker& worker, Command&, codec::Slots<calls::gpSmResourceSplit>& slots) {
+Outcome gpSmResourceSplit(GreenContextView& session, Command&, codec::Slots<calls::gpSmResourceSplit>& slots) {
     using Call = calls::gpSmResourceSplit;
     auto& groups = slots.at<Call::groups>();
     auto& count = slots.at<Call::count>();
@@ -82,66 +87,68 @@ Outcome gpSmResourceSplit(Worker& worker, Command&, codec::Slots<calls::gpSmReso
     if (count.value == nullptr || given.value == nullptr || capacity > kMaxGroups) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (const CUresult result = worker.device_resources.take(given.object); result != CUDA_SUCCESS) {
+    if (const CUresult result = session.device_resources.take(given.object); result != CUDA_SUCCESS) {
         return result;
     }
     count.object = capacity;
-    CUresult result = driver::call(worker.api.cuDevSmResourceSplitByCount, groups.value, &count.object,
+    CUresult result = driver::call(session.api.cuDevSmResourceSplitByCount, groups.value, &count.object,
                                    static_cast<const CUdevResource*>(&given.object), remaining.value,
                                    slots.at<Call::flags>().value, slots.at<Call::least>().value);
     for (std::size_t i = 0; groups.value != nullptr && i < groups.object.size() && result == CUDA_SUCCESS; ++i) {
         if (i < count.object) {
-            result = worker.device_resources.give(groups.object[i]);
+            result = session.device_resources.give(groups.object[i]);
         } else {
             groups.object[i] = {};
         }
     }
-    return result == CUDA_SUCCESS && remaining.value != nullptr ? worker.device_resources.give(remaining.object)
+    return result == CUDA_SUCCESS && remaining.value != nullptr ? session.device_resources.give(remaining.object)
                                                                 : result;
 }
 
-Outcome cuDevResourceGenerateDesc(Worker& worker, Command&, codec::Slots<calls::cuDevResourceGenerateDesc>& slots) {
+Outcome cuDevResourceGenerateDesc(GreenContextView& session, Command&,
+                                  codec::Slots<calls::cuDevResourceGenerateDesc>& slots) {
     using Call = calls::cuDevResourceGenerateDesc;
     auto& resources = slots.at<Call::resources>();
     auto& descriptor = slots.at<Call::phDesc>();
     if (resources.object.empty() || resources.object.size() > kMaxGroups || descriptor.value == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (worker.device_resources.descriptors >= DeviceResources::kMaxDescriptors) {
+    if (session.device_resources.descriptors >= DeviceResources::kMaxDescriptors) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     for (CUdevResource& resource : resources.object) {
-        if (const CUresult result = worker.device_resources.take(resource); result != CUDA_SUCCESS) {
+        if (const CUresult result = session.device_resources.take(resource); result != CUDA_SUCCESS) {
             return result;
         }
     }
-    const CUresult result = driver::call(worker.api.cuDevResourceGenerateDesc, &descriptor.object,
+    const CUresult result = driver::call(session.api.cuDevResourceGenerateDesc, &descriptor.object,
                                          resources.object.data(), static_cast<unsigned>(resources.object.size()));
-    worker.device_resources.descriptors += result == CUDA_SUCCESS ? 1 : 0;
+    session.device_resources.descriptors += result == CUDA_SUCCESS ? 1 : 0;
     return result;
 }
 
-Outcome gpGreenContextCreate(Worker& worker, Command& command, codec::Slots<calls::gpGreenContextCreate>& slots) {
+Outcome gpGreenContextCreate(GreenContextView& session, Command& command,
+                             codec::Slots<calls::gpGreenContextCreate>& slots) {
     using Call = calls::gpGreenContextCreate;
     const auto client = codec::from_wire<CUcontext>(slots.at<Call::context>().minted);
     const CUdevice device = slots.at<Call::device>().value;
     const unsigned flags = slots.at<Call::flags>().value;
     CUdevResourceDesc descriptor = slots.at<Call::descriptor>().value;  // null: all of the device
     if (codec::kind_of(codec::to_wire(client)) != codec::HandleKind::context ||
-        worker.objects.context(client) != nullptr) {
+        session.objects.context(client) != nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (descriptor != nullptr) {
-        if (const CUresult result = driver_handle(worker, descriptor); result != CUDA_SUCCESS) {
+        if (const CUresult result = driver_handle(session, descriptor); result != CUDA_SUCCESS) {
             return result;
         }
     }
-    ContextState* const primary = worker.objects.primary(device);
+    ContextState* const primary = session.objects.primary(device);
     if (primary == nullptr || primary->ending) {
         return CUDA_ERROR_INVALID_CONTEXT;  // the client makes it first
     }
     const auto green = std::make_shared<CUgreenCtx>(nullptr);
-    const auto make = [&api = worker.api, green, descriptor, device, flags](CUcontext* context) {
+    const auto make = [&api = session.api, green, descriptor, device, flags](CUcontext* context) {
         CUresult result = driver::call(api.cuGreenCtxCreate, green.get(), descriptor, device, flags);
         if (result != CUDA_SUCCESS) {
             return result;
@@ -151,44 +158,45 @@ Outcome gpGreenContextCreate(Worker& worker, Command& command, codec::Slots<call
         }
         return result;
     };
-    const auto known = [&worker, green](ContextState& state) {
+    const auto known = [&session, green](ContextState& state) {
         state.green = *green;
         state.legacy.legacy = false;
         state.legacy.blocking = false;
-        state.parent = worker.objects.primary(state.device);
+        state.parent = session.objects.primary(state.device);
         if (state.parent != nullptr) {
             state.parent->greens.push_back(&state);
-            worker.context_owners.add(state.driver, state.parent->driver);
+            session.context_owners.add(state.driver, state.parent->driver);
         }
     };
-    make_context(worker, command, {client, device, false, true, make, known});
+    make_context(session, command, {client, device, false, true, make, known});
     return Outcome::answered();
 }
 
 // The client is answered at once, as with the driver. The context ends when its work is complete, so that a wait for
 // the primary context covers that work.
-Outcome gpGreenContextDestroy(Worker& worker, Command&, codec::Slots<calls::gpGreenContextDestroy>& slots) {
+Outcome gpGreenContextDestroy(GreenContextView& session, Command&, codec::Slots<calls::gpGreenContextDestroy>& slots) {
     const CUcontext client = slots.at<calls::gpGreenContextDestroy::context>().value;
-    ContextState* const state = worker.objects.context(client);
+    ContextState* const state = session.objects.context(client);
     if (state == nullptr || state->green == nullptr || state->ending) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     state->ending = true;
     // Postponed, because the action may run while the scheduler iterates over the context's streams.
-    worker.gate.when_complete(*state, [&worker, client](CUresult) {
-        worker.gate.when_open([&worker, client] { end_green(worker, client); });
+    session.gate.when_complete(*state, [&session, client](CUresult) {
+        session.gate.when_open([&session, client] { end_green(session, client); });
     });
     return CUDA_SUCCESS;
 }
 
-Outcome gpContextRecordEvent(Worker& worker, Command& command, codec::Slots<calls::gpContextRecordEvent>& slots) {
+Outcome gpContextRecordEvent(GreenContextView& session, Command& command,
+                             codec::Slots<calls::gpContextRecordEvent>& slots) {
     using Call = calls::gpContextRecordEvent;
-    if (serve_later(worker, command)) {
+    if (serve_later(session, command)) {
         return Outcome::answered();
     }
-    ContextState* const context = worker.objects.context(slots.at<Call::context>().value);
+    ContextState* const context = session.objects.context(slots.at<Call::context>().value);
     const CUevent client = slots.at<Call::event>().value;
-    const EventState* const known = worker.objects.event(client);
+    const EventState* const known = session.objects.event(client);
     if (context == nullptr || context->ending) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -196,34 +204,35 @@ Outcome gpContextRecordEvent(Worker& worker, Command& command, codec::Slots<call
         return CUDA_ERROR_INVALID_HANDLE;
     }
     std::shared_ptr<EventState> event;
-    if (const CUresult result = event_to_record(worker, command, client, 0, context->legacy, event);
+    if (const CUresult result = event_to_record(session, command, client, 0, context->legacy, event);
         result != CUDA_SUCCESS) {
         return result;
     }
     event->latched = context->legacy.latched;
-    const Submission permit = worker.gate.of_context(*context);
+    const Submission permit = session.gate.of_context(*context);
     return context->green != nullptr
-               ? driver::call(permit, worker.api.cuGreenCtxRecordEvent, context->green, event->driver)
-               : driver::call(permit, worker.api.cuCtxRecordEvent, context->driver, event->driver);
+               ? driver::call(permit, session.api.cuGreenCtxRecordEvent, context->green, event->driver)
+               : driver::call(permit, session.api.cuCtxRecordEvent, context->driver, event->driver);
 }
 
-Outcome gpContextWaitEvent(Worker& worker, Command& command, codec::Slots<calls::gpContextWaitEvent>& slots) {
+Outcome gpContextWaitEvent(GreenContextView& session, Command& command,
+                           codec::Slots<calls::gpContextWaitEvent>& slots) {
     using Call = calls::gpContextWaitEvent;
-    if (serve_later(worker, command)) {
+    if (serve_later(session, command)) {
         return Outcome::answered();
     }
-    ContextState* const context = worker.objects.context(slots.at<Call::context>().value);
-    const EventState* const event = worker.objects.event(slots.at<Call::event>().value);
+    ContextState* const context = session.objects.context(slots.at<Call::context>().value);
+    const EventState* const event = session.objects.event(slots.at<Call::event>().value);
     if (context == nullptr || context->ending) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (event == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    const Submission permit = worker.gate.of_context(*context);
+    const Submission permit = session.gate.of_context(*context);
     return context->green != nullptr
-               ? driver::call(permit, worker.api.cuGreenCtxWaitEvent, context->green, event->driver)
-               : driver::call(permit, worker.api.cuCtxWaitEvent, context->driver, event->driver);
+               ? driver::call(permit, session.api.cuGreenCtxWaitEvent, context->green, event->driver)
+               : driver::call(permit, session.api.cuCtxWaitEvent, context->driver, event->driver);
 }
 
 }  // namespace gpupool::worker::handlers

@@ -3,16 +3,20 @@
 
 #include <unistd.h>
 
+#include "protocol/transport/connection.h"
 #include "protocol/transport/shm/memory.h"
-#include "server/worker/dispatch/serve.h"
+#include "server/worker/dispatch/helpers.h"
+#include "server/worker/handlers/handlers.h"
+#include "server/worker/memory/host_mirrors.h"
 
 namespace gpupool::worker::handlers {
 namespace {
 
 // Makes the mirror at `address` with `reserve(pages)`, registers its pages, and answers.
 template <class Reserve>
-Outcome make_mirror(Worker& worker, Command& command, CUcontext client, std::uint64_t address, Reserve reserve) {
-    const ContextState* const context = worker.objects.context(client);
+Outcome make_mirror(HostMemoryView& session, Command& command, CUcontext client, std::uint64_t address,
+                    Reserve reserve) {
+    const ContextState* const context = session.objects.context(client);
     if (context == nullptr || context->ending) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -20,9 +24,9 @@ Outcome make_mirror(Worker& worker, Command& command, CUcontext client, std::uin
     if (const CUresult reserved = reserve(pages); reserved != CUDA_SUCCESS) {
         return reserved;
     }
-    const driver::Api& api = worker.api;
+    const driver::Api& api = session.api;
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
-    worker.helpers.run(
+    session.helpers.run(
         [&api, driver = context->driver, pages, result] {
             *result = in_context(api, driver, [&] {
                 return driver::call(api.cuMemHostRegister_v2, pages.start, pages.bytes,
@@ -38,38 +42,38 @@ Outcome make_mirror(Worker& worker, Command& command, CUcontext client, std::uin
                 *result = CUDA_ERROR_NOT_SUPPORTED;
             }
         },
-        [&worker, command, address, result] {
+        [&session, command, address, result] {
             if (*result == CUDA_SUCCESS) {
-                worker.host_mirrors.registered(address);
+                session.host_mirrors.registered(address);
             } else {
-                worker.host_mirrors.release(address);
+                session.host_mirrors.release(address);
             }
-            worker.answer(command, *result);
+            session.answers.give(command, *result);
         });
     return Outcome::answered();
 }
 
 }  // namespace
 
-Outcome gpHostMirror(Worker& worker, Command& command, codec::Slots<calls::gpHostMirror>& slots) {
+Outcome gpHostMirror(HostMemoryView& session, Command& command, codec::Slots<calls::gpHostMirror>& slots) {
     using Call = calls::gpHostMirror;
     const CUcontext client = slots.at<Call::context>().value;
     const std::uint64_t address = slots.at<Call::address>().value;
-    return make_mirror(worker, command, client, address, [&](HostMirrors::Pages& pages) {
-        return worker.host_mirrors.reserve(address, slots.at<Call::bytes>().value, client, pages);
+    return make_mirror(session, command, client, address, [&](HostMirrors::Pages& pages) {
+        return session.host_mirrors.reserve(address, slots.at<Call::bytes>().value, client, pages);
     });
 }
 
-Outcome gpHostShare(Worker& worker, Command& command, codec::Slots<calls::gpHostShare>& slots) {
+Outcome gpHostShare(HostMemoryView& session, Command& command, codec::Slots<calls::gpHostShare>& slots) {
     using Call = calls::gpHostShare;
     const CUcontext client = slots.at<Call::context>().value;
     const std::uint64_t address = slots.at<Call::address>().value;
     const std::uint64_t bytes = slots.at<Call::bytes>().value;
     const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-    const auto file = worker.connection().take_given(address);
+    const auto file = session.connection->take_given(address);
     const Status checked = !file ? Status(file.error()) : transport::shm::check_memory(file->get(), bytes);
     if (!checked) {
-        worker.violation(command, checked.error().message);
+        session.answers.violation(command, checked.error().message);
         return Outcome::answered();
     }
     if (address % page != 0 || bytes % page != 0 || bytes == 0 || address > ~std::uint64_t{0} - bytes) {
@@ -79,37 +83,37 @@ Outcome gpHostShare(Worker& worker, Command& command, codec::Slots<calls::gpHost
     if (!transport::shm::is_populated(file->get(), bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return make_mirror(worker, command, client, address, [&](HostMirrors::Pages& pages) {
-        return worker.host_mirrors.share(address, bytes, client, file->get(), pages);
+    return make_mirror(session, command, client, address, [&](HostMirrors::Pages& pages) {
+        return session.host_mirrors.share(address, bytes, client, file->get(), pages);
     });
 }
 
-Outcome gpHostUnmirror(Worker& worker, Command& command, codec::Slots<calls::gpHostUnmirror>& slots) {
+Outcome gpHostUnmirror(HostMemoryView& session, Command& command, codec::Slots<calls::gpHostUnmirror>& slots) {
     const std::uint64_t address = slots.at<calls::gpHostUnmirror::address>().value;
     CUcontext client = nullptr;
-    const HostMirrors::Pages pages = worker.host_mirrors.retire(address, client);
+    const HostMirrors::Pages pages = session.host_mirrors.retire(address, client);
     if (pages.start == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const ContextState* const context = worker.objects.context(client);
+    const ContextState* const context = session.objects.context(client);
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
-    auto unregister = [&api = worker.api, driver = context == nullptr ? nullptr : context->driver, pages, result] {
+    auto unregister = [&api = session.api, driver = context == nullptr ? nullptr : context->driver, pages, result] {
         *result = in_context(api, driver, [&] { return driver::call(api.cuMemHostUnregister, pages.start); });
     };
-    auto done = [&worker, command, address, result] {
-        worker.host_mirrors.release(address);
-        worker.answer(command, *result);
+    auto done = [&session, command, address, result] {
+        session.host_mirrors.release(address);
+        session.answers.give(command, *result);
     };
     // Held work of another context may still use the memory.
-    worker.gate.after_all([&worker, unregister = std::move(unregister), done = std::move(done)] {
-        worker.waiting_calls.run(unregister, done);
+    session.gate.after_all([&session, unregister = std::move(unregister), done = std::move(done)] {
+        session.waiting_calls.run(unregister, done);
     });
     return Outcome::answered();
 }
 
-Outcome gpHostWrite(Worker& worker, Command&, codec::Slots<calls::gpHostWrite>& slots) {
+Outcome gpHostWrite(HostMemoryView& session, Command&, codec::Slots<calls::gpHostWrite>& slots) {
     const auto& data = slots.at<calls::gpHostWrite::data>();
-    return worker.host_mirrors.write(std::as_bytes(std::span(data.object))) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return session.host_mirrors.write(std::as_bytes(std::span(data.object))) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace gpupool::worker::handlers

@@ -6,8 +6,11 @@
 #include <vector>
 
 #include "common/log.h"
-#include "server/worker/dispatch/serve.h"
+#include "server/worker/dispatch/inbox.h"
+#include "server/worker/handlers/handlers.h"
+#include "server/worker/scheduling/driver_door.h"
 #include "server/worker/scheduling/event_record.h"
+#include "server/worker/scheduling/issuers.h"
 
 namespace gpupool::worker::handlers {
 namespace {
@@ -15,13 +18,13 @@ namespace {
 using LaunchEvents = std::vector<std::shared_ptr<EventState>>;
 
 // Collects the events that a launch with these attributes records, and replaces them by the driver's.
-CUresult translate(Worker& worker, const Command& command, const StreamState& stream,
+CUresult translate(SessionView& session, const Command& command, const StreamState& stream,
                    std::vector<CUlaunchAttribute>& attributes, LaunchEvents& recorded) {
     CUresult result = CUDA_SUCCESS;
     for (CUlaunchAttribute& attribute : attributes) {
         codec::StructTraits<CUlaunchAttribute>::visit(attribute, [&](CUevent& event) {
             std::shared_ptr<EventState> state;
-            const CUresult found = event_to_record(worker, command, event, recorded.size(), stream, state);
+            const CUresult found = event_to_record(session, command, event, recorded.size(), stream, state);
             if (found != CUDA_SUCCESS) {
                 keep_first_error(result, found);
                 return;
@@ -41,38 +44,39 @@ void name_events(Entry& entry, const LaunchEvents& events) {
 }
 
 // May the launch be issued later than it arrived, in order only with its own stream?
-bool is_independent(const Worker& worker, const Command& command, const ContextState* context,
+bool is_independent(const SessionView& session, const Command& command, const ContextState* context,
                     const StreamState& stream, bool records_events) {
     return !command.ready && !command.reply_wanted() && stream.client != nullptr && !stream.capturing &&
-           !records_events && Scheduler::may_issue_elsewhere(stream) && !worker.tracer.on() &&
+           !records_events && Scheduler::may_issue_elsewhere(stream) && !session.tracer.on() &&
            context == stream.context;
 }
 
 // Charges the room that the driver makes if the function needs more local memory than any before it.
-CUresult charge_local_memory(Worker& worker, const ContextState& context, CUfunction function) {
+CUresult charge_local_memory(SessionView& session, const ContextState& context, CUfunction function) {
     int bytes = 0;
-    driver::call(worker.api.cuFuncGetAttribute, &bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
-    return worker.memory.charge_stack(worker.api, context, static_cast<std::size_t>(std::max(bytes, 0)));
+    driver::call(session.api.cuFuncGetAttribute, &bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
+    return session.memory.charge_stack(session.api, context, static_cast<std::size_t>(std::max(bytes, 0)));
 }
 
 // A function's first launch, made on a helper: the driver waits for the GPU if the function needs more local memory
 // than any before it, and the GPU may be waiting for the dispatcher. The stream's context must be current.
-class FirstLaunch final : public EntryOfCommand {
+class FirstLaunch final : public EntryOfCommand<SessionView> {
   public:
-    FirstLaunch(Worker& worker, Command command, StreamState& stream, KernelLaunch launch,
+    FirstLaunch(SessionView& session, Command command, StreamState& stream, KernelLaunch launch,
                 std::shared_ptr<Submission::Lent> permit)
-        : EntryOfCommand(worker, std::move(command)),
+        : EntryOfCommand(session, std::move(command)),
           stream_(stream),
           launch_(std::make_shared<Kept>(std::move(launch))),
-          work_(worker_.tracer, stream, codec::TraceKind::kernel) {
+          work_(session_.tracer, stream, codec::TraceKind::kernel) {
         command_.keep_header(kQueuedCostBytes);
         kind = calls::Kind::work;
         work_.name(launch_->shape.function, launch_->function);
         // Now, not when the operation is advanced: the next command may launch the function too, and would not count as
         // its first.
-        call_ = WaitingCall::run(
-            worker_.waiting_calls, worker_.api, stream_.context->driver,
-            [&api = worker_.api, launch = launch_, permit = std::move(permit)] { return launch->issue(*permit, api); });
+        call_ = WaitingCall::run(session_.waiting_calls, session_.api, stream_.context->driver,
+                                 [&api = session_.api, launch = launch_, permit = std::move(permit)] {
+                                     return launch->issue(*permit, api);
+                                 });
     }
     Reason advance() override {
         if (!call_->result) {
@@ -81,10 +85,10 @@ class FirstLaunch final : public EntryOfCommand {
         work_.end(*call_->result);
         submission->end();
         if (*call_->result != CUDA_SUCCESS) {
-            worker_.handles.forget_use(launch_->shape.function);
-            note_failure(worker_.api, *launch_, *call_->result);
+            session_.handles.forget_use(launch_->shape.function);
+            note_failure(session_.api, *launch_, *call_->result);
         }
-        worker_.answer(command_, *call_->result);
+        session_.answers.give(command_, *call_->result);
         return Reason::none;
     }
 
@@ -102,31 +106,31 @@ class FirstLaunch final : public EntryOfCommand {
     std::shared_ptr<WaitingCall> call_;
 };
 
-Outcome queue_launch(Worker& worker, Command& command, StreamState& stream,
+Outcome queue_launch(SessionView& session, Command& command, StreamState& stream,
                      std::vector<CUlaunchAttribute>& attributes) {
-    const CUresult result = translate(worker, command, stream, attributes, command.events);
+    const CUresult result = translate(session, command, stream, attributes, command.events);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    auto entry = std::make_unique<QueuedCommand>(worker, command, calls::Kind::work);
+    auto entry = std::make_unique<QueuedCommand>(session, command, calls::Kind::work);
     name_events(*entry, command.events);
-    worker.gate.queue(stream, std::move(entry));
+    session.gate.queue(stream, std::move(entry));
     return Outcome::answered();
 }
 
 }  // namespace
 
-Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>& slots) {
+Outcome gpLaunch(LaunchView& session, Command& command, codec::Slots<calls::gpLaunch>& slots) {
     using Call = calls::gpLaunch;
     CUresult result = CUDA_SUCCESS;
     std::vector<CUlaunchAttribute>& attributes = slots.at<Call::attributes>().object;
-    StreamState* const stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
+    StreamState* const stream = session.stream_of(command, slots.at<Call::stream>().value, result);
     if (stream == nullptr) {
         return result;
     }
-    std::optional<Submission> submission = worker.gate.enter(*stream, Call::kKind);
+    std::optional<Submission> submission = session.gate.enter(*stream, Call::kKind);
     if (!submission) {
-        return queue_launch(worker, command, *stream, attributes);
+        return queue_launch(session, command, *stream, attributes);
     }
     if (slots.at<Call::launch>().value == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -139,70 +143,70 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     launch.attributes = std::move(attributes);
     launch.arguments = slots.at<Call::arguments>().object;
     LaunchEvents recorded;
-    if (result = translate(worker, command, *stream, launch.attributes, recorded); result != CUDA_SUCCESS) {
+    if (result = translate(session, command, *stream, launch.attributes, recorded); result != CUDA_SUCCESS) {
         return result;
     }
     bool first = false;
     const HandleTable::Lookup function =
-        stream->capturing ? worker.handles.find(launch.function)
-                          : worker.handles.use(launch.function, stream->context->owner().number, first);
+        stream->capturing ? session.handles.find(launch.function)
+                          : session.handles.use(launch.function, stream->context->owner().number, first);
     if (function.found != HandleTable::Found::yes || function.driver == 0) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     launch.function = codec::from_wire<CUfunction>(function.driver);
-    if (first && (result = charge_local_memory(worker, *stream->context, launch.function)) != CUDA_SUCCESS) {
-        worker.handles.forget_use(launch.shape.function);
+    if (first && (result = charge_local_memory(session, *stream->context, launch.function)) != CUDA_SUCCESS) {
+        session.handles.forget_use(launch.shape.function);
         return result;
     }
-    const ContextState* const context = worker.context_of(command);
-    if (first && worker.gpu_may_wait_for_us()) [[unlikely]] {
-        worker.drain_issuers();  // otherwise the waiting call would block the issuers' launches
-        worker.scheduler.enter(stream->context);
-        auto elsewhere = std::make_unique<FirstLaunch>(worker, command, *stream, std::move(launch),
+    const ContextState* const context = session.context_of(command);
+    if (first && session.door.gpu_may_wait_for_us()) [[unlikely]] {
+        session.issuers.drain();  // otherwise the waiting call would block the issuers' launches
+        session.scheduler.enter(stream->context);
+        auto elsewhere = std::make_unique<FirstLaunch>(session, command, *stream, std::move(launch),
                                                        std::make_shared<Submission::Lent>(submission->lend()));
         if (!command.ready) {  // else the queued command names them already
             name_events(*elsewhere, recorded);
         }
-        worker.gate.go_on(std::move(*submission), std::move(elsewhere));
+        session.gate.go_on(std::move(*submission), std::move(elsewhere));
         return Outcome::answered();
     }
     for (const std::shared_ptr<EventState>& event : recorded) {
         event->in_graph = event->in_graph || stream->capturing;
     }
-    const bool independent = is_independent(worker, command, context, *stream, !recorded.empty());
-    if (independent && worker.issuers.takes(*stream, worker.more_to_come())) {
-        worker.issuers.hand_out(std::move(*submission), command, std::move(launch));
+    const bool independent = is_independent(session, command, context, *stream, !recorded.empty());
+    if (independent && session.issuers.takes(*stream, session.inbox.more_to_come())) {
+        session.issuers.hand_out(std::move(*submission), command, std::move(launch));
         return Outcome::answered();
     }
-    if (!independent || worker.issuers.busy_with(*stream)) {
-        worker.drain_issuers();
+    if (!independent || session.issuers.busy_with(*stream)) {
+        session.issuers.drain();
     }
-    if (result = worker.scheduler.enter(context); result != CUDA_SUCCESS) {
+    if (result = session.scheduler.enter(context); result != CUDA_SUCCESS) {
         return result;
     }
-    Tracer::Work work(worker.tracer, *stream, codec::TraceKind::kernel);
+    Tracer::Work work(session.tracer, *stream, codec::TraceKind::kernel);
     work.name(launch.shape.function, launch.function);
-    result = launch.issue(*submission, worker.api);
+    result = launch.issue(*submission, session.api);
     work.end(result);
     if (result != CUDA_SUCCESS) {
-        worker.handles.forget_use(launch.shape.function);
-        note_failure(worker.api, launch, result);
+        session.handles.forget_use(launch.shape.function);
+        note_failure(session.api, launch, result);
     }
     return result;
 }
 
-Outcome gpOccupancyClusters(Worker& worker, Command& command, codec::Slots<calls::gpOccupancyClusters>& slots) {
+Outcome gpOccupancyClusters(SessionView& session, Command& command, codec::Slots<calls::gpOccupancyClusters>& slots) {
     using Call = calls::gpOccupancyClusters;
     LaunchShape& launch = slots.at<Call::launch>().object;
     std::vector<CUlaunchAttribute>& attributes = slots.at<Call::attributes>().object;
     CUfunction function = launch.function;
-    if (const CUresult result = driver_handle(worker, function); result != CUDA_SUCCESS) {
+    if (const CUresult result = driver_handle(session, function); result != CUDA_SUCCESS) {
         return result;
     }
     bool known = true;
     for (CUlaunchAttribute& attribute : attributes) {
         codec::StructTraits<CUlaunchAttribute>::visit(attribute, [&](CUevent& event) {
-            const EventState* const state = worker.objects.event(event);
+            const EventState* const state = session.objects.event(event);
             known = known && state != nullptr;
             event = state == nullptr ? nullptr : state->driver;
         });
@@ -210,11 +214,11 @@ Outcome gpOccupancyClusters(Worker& worker, Command& command, codec::Slots<calls
     if (!known) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    worker.scheduler.enter(worker.context_of(command));
+    session.scheduler.enter(session.context_of(command));
     const CUlaunchConfig config = config_of(launch, attributes, nullptr);
     const bool potential = slots.at<Call::potential>().value != 0;
     return driver::call(
-        potential ? worker.api.cuOccupancyMaxPotentialClusterSize : worker.api.cuOccupancyMaxActiveClusters,
+        potential ? session.api.cuOccupancyMaxPotentialClusterSize : session.api.cuOccupancyMaxActiveClusters,
         slots.at<Call::result>().value, function, &config);
 }
 

@@ -3,16 +3,18 @@
 
 #include <utility>
 
-#include "server/worker/dispatch/serve.h"
+#include "server/worker/dispatch/helpers.h"
+#include "server/worker/handlers/handlers.h"
+#include "server/worker/images/images.h"
 #include "server/worker/images/jit_options.h"
 #include "server/worker/images/link_state.h"
 
 namespace gpupool::worker::handlers {
 namespace {
 
-std::shared_ptr<LinkState> find_state(Worker& worker, CUlinkState client) {
-    const auto it = worker.link_states.find(client);
-    return it == worker.link_states.end() ? nullptr : it->second;
+std::shared_ptr<LinkState> find_state(CodeView& session, CUlinkState client) {
+    const auto it = session.link_states.by_client.find(client);
+    return it == session.link_states.by_client.end() ? nullptr : it->second;
 }
 
 // Begins `call` once the calls before it on the same state have ended.
@@ -37,17 +39,17 @@ void begin_next_call(LinkState& state) {
 
 // Makes `call` on a helper thread in the state's context, then answers with the log and `output`, which is called on
 // the dispatcher.
-void run(Worker& worker, const Command& command, const std::shared_ptr<LinkState>& state, std::size_t log_bytes,
+void run(CodeView& session, const Command& command, const std::shared_ptr<LinkState>& state, std::size_t log_bytes,
          std::function<CUresult(LinkState&)> call, std::function<std::uint64_t()> output) {
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
-    auto work = [&api = worker.api, state, result, call = std::move(call)] {
+    auto work = [&api = session.api, state, result, call = std::move(call)] {
         *result = in_context(api, state->context, [&] { return call(*state); });
     };
-    auto done = [&worker, command, state, result, log_bytes, output = std::move(output)] {
+    auto done = [&session, command, state, result, log_bytes, output = std::move(output)] {
         const std::uint64_t first = output();
         const std::string log = log_bytes == 0 ? std::string() : state->jit.log(log_bytes);
         const std::size_t body = 8 + 8 + codec::aligned(log.size());
-        worker.answer(command, *result, false, body, [&](std::byte* place) {
+        session.answers.give(command, *result, false, body, [&](std::byte* place) {
             codec::Writer out(place);
             out.value(first);
             out.value(std::uint64_t{log.size()});
@@ -55,22 +57,22 @@ void run(Worker& worker, const Command& command, const std::shared_ptr<LinkState
         });
         begin_next_call(*state);
     };
-    after_earlier_calls(state,
-                        [&worker, work = std::move(work), done = std::move(done)] { worker.helpers.run(work, done); });
+    after_earlier_calls(
+        state, [&session, work = std::move(work), done = std::move(done)] { session.helpers.run(work, done); });
 }
 
 }  // namespace
 
-Outcome gpLinkCreate(Worker& worker, Command& command, codec::Slots<calls::gpLinkCreate>& slots) {
+Outcome gpLinkCreate(CodeView& session, Command& command, codec::Slots<calls::gpLinkCreate>& slots) {
     using Call = calls::gpLinkCreate;
     constexpr std::size_t kMaxStates = 1024;
     const auto client = codec::from_wire<CUlinkState>(slots.at<Call::state>().minted);
     const std::size_t log_bytes = slots.at<Call::log_bytes>().value;
-    const ContextState* context = worker.context_of(command);
+    const ContextState* context = session.context_of(command);
     if (context == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (log_bytes > kMaxLogBytes || worker.link_states.size() >= kMaxStates) {
+    if (log_bytes > kMaxLogBytes || session.link_states.by_client.size() >= kMaxStates) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     auto state = std::make_shared<LinkState>(
@@ -80,27 +82,27 @@ Outcome gpLinkCreate(Worker& worker, Command& command, codec::Slots<calls::gpLin
         return CUDA_ERROR_INVALID_VALUE;
     }
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
-    const driver::Api& api = worker.api;
-    worker.helpers.run(
+    const driver::Api& api = session.api;
+    session.helpers.run(
         [&api, state, result] {
             *result = in_context(api, state->context, [&] {
                 return driver::call(api.cuLinkCreate_v2, static_cast<unsigned>(state->jit.options.size()),
                                     state->jit.options.data(), state->jit.values.data(), &state->driver);
             });
         },
-        [&worker, command, state, result, client] {
+        [&session, command, state, result, client] {
             if (*result == CUDA_SUCCESS) {
-                worker.link_states[client] = state;
-                worker.handles.bind(client, state->driver);
+                session.link_states.by_client[client] = state;
+                session.handles.bind(client, state->driver);
             }
-            worker.answer(command, *result);
+            session.answers.give(command, *result);
         });
     return Outcome::answered();
 }
 
-Outcome gpLinkAdd(Worker& worker, Command& command, codec::Slots<calls::gpLinkAdd>& slots) {
+Outcome gpLinkAdd(CodeView& session, Command& command, codec::Slots<calls::gpLinkAdd>& slots) {
     using Call = calls::gpLinkAdd;
-    const std::shared_ptr<LinkState> state = find_state(worker, slots.at<Call::state>().value);
+    const std::shared_ptr<LinkState> state = find_state(session, slots.at<Call::state>().value);
     if (state == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
@@ -111,14 +113,14 @@ Outcome gpLinkAdd(Worker& worker, Command& command, codec::Slots<calls::gpLinkAd
         return CUDA_ERROR_INVALID_VALUE;
     }
     const char* given = slots.at<Call::name>().value;
-    const driver::Api& api = worker.api;
+    const driver::Api& api = session.api;
     const JitOptions options(slots.at<Call::options>().object, slots.at<Call::option_values>().object, 0);
     if (!options.valid) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto image = std::make_shared<ImageUse>(worker.images.use(*hash));
+    const auto image = std::make_shared<ImageUse>(session.images.use(*hash));
     run(
-        worker, command, state, log_bytes,
+        session, command, state, log_bytes,
         [&api, image, bytes, type = slots.at<Call::type>().value, name = std::string(given == nullptr ? "" : given),
          jit = options](LinkState& link) mutable {
             if (image->obtain() != ImageUse::Outcome::ready) {
@@ -132,23 +134,23 @@ Outcome gpLinkAdd(Worker& worker, Command& command, codec::Slots<calls::gpLinkAd
                                 bytes, name.c_str(), static_cast<unsigned>(jit.options.size()), jit.options.data(),
                                 jit.values.data());
         },
-        [&worker, image] {
-            worker.images.record_outcome(*image);
+        [&session, image] {
+            session.images.record_outcome(*image);
             return image->outcome() == ImageUse::Outcome::wanted ? 1u : 0u;
         });
     return Outcome::answered();
 }
 
-Outcome gpLinkComplete(Worker& worker, Command& command, codec::Slots<calls::gpLinkComplete>& slots) {
+Outcome gpLinkComplete(CodeView& session, Command& command, codec::Slots<calls::gpLinkComplete>& slots) {
     using Call = calls::gpLinkComplete;
-    const std::shared_ptr<LinkState> state = find_state(worker, slots.at<Call::state>().value);
+    const std::shared_ptr<LinkState> state = find_state(session, slots.at<Call::state>().value);
     const std::size_t log_bytes = slots.at<Call::log_bytes>().value;
     if (state == nullptr || log_bytes > kMaxLogBytes) {
         return state == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
     }
-    const driver::Api& api = worker.api;
+    const driver::Api& api = session.api;
     run(
-        worker, command, state, log_bytes,
+        session, command, state, log_bytes,
         [&api](LinkState& link) {
             link.linked.clear();
             void* cubin = nullptr;
@@ -169,9 +171,9 @@ Outcome gpLinkComplete(Worker& worker, Command& command, codec::Slots<calls::gpL
     return Outcome::answered();
 }
 
-Outcome gpLinkRead(Worker& worker, Command&, codec::Slots<calls::gpLinkRead>& slots) {
+Outcome gpLinkRead(CodeView& session, Command&, codec::Slots<calls::gpLinkRead>& slots) {
     using Call = calls::gpLinkRead;
-    const std::shared_ptr<LinkState> state = find_state(worker, slots.at<Call::state>().value);
+    const std::shared_ptr<LinkState> state = find_state(session, slots.at<Call::state>().value);
     const std::size_t offset = slots.at<Call::offset>().value;
     auto& room = slots.at<Call::data>().object;
     if (state == nullptr || offset > state->result.size() || room.empty() ||
@@ -182,25 +184,25 @@ Outcome gpLinkRead(Worker& worker, Command&, codec::Slots<calls::gpLinkRead>& sl
     return CUDA_SUCCESS;
 }
 
-Outcome gpLinkDestroy(Worker& worker, Command& command, codec::Slots<calls::gpLinkDestroy>& slots) {
+Outcome gpLinkDestroy(CodeView& session, Command& command, codec::Slots<calls::gpLinkDestroy>& slots) {
     const CUlinkState client = slots.at<calls::gpLinkDestroy::state>().value;
-    const std::shared_ptr<LinkState> state = find_state(worker, client);
+    const std::shared_ptr<LinkState> state = find_state(session, client);
     if (state == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    worker.link_states.erase(client);
+    session.link_states.by_client.erase(client);
     command.keep_header(kWaitingCostBytes);
-    after_earlier_calls(state, [&worker, command, client, state] {
+    after_earlier_calls(state, [&session, command, client, state] {
         const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
-        worker.helpers.run(
-            [&api = worker.api, state, result] {
+        session.helpers.run(
+            [&api = session.api, state, result] {
                 // Without a context the driver damages its heap, if a unit did not fit. The context may have ended.
                 static_cast<void>(driver::call(api.cuCtxSetCurrent, state->context));
                 *result = driver::call(api.cuLinkDestroy, state->driver);
             },
-            [&worker, command, client, result] {
-                worker.handles.unbind(codec::to_wire(client));
-                worker.answer(command, *result);
+            [&session, command, client, result] {
+                session.handles.unbind(codec::to_wire(client));
+                session.answers.give(command, *result);
             });
     });
     return Outcome::answered();

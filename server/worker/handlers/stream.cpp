@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 
-#include "server/worker/dispatch/serve.h"
+#include "common/clock.h"
+#include "server/worker/handlers/handlers.h"
 #include "server/worker/scheduling/capture.h"
+#include "server/worker/scheduling/stream_watches.h"
 
 namespace gpupool::worker::handlers {
 namespace {
@@ -16,53 +18,54 @@ constexpr std::size_t kDestroyedPerPoll = 256;
 // something that the client may have to bring about.
 constexpr std::chrono::milliseconds kProgressTimeout{200};
 
-bool make_room(Worker& worker) {
-    if (worker.objects.streams_destroyed >= kDestroyedPerPoll) {
-        worker.objects.streams_destroyed = 0;
-        worker.catch_up();
+bool make_room(StreamView& session) {
+    if (session.objects.streams_destroyed >= kDestroyedPerPoll) {
+        session.objects.streams_destroyed = 0;
+        session.dispatcher.catch_up();
     }
-    if (worker.objects.stream_fits()) {
+    if (session.objects.stream_fits()) {
         return true;
     }
-    std::size_t count = worker.objects.stream_count();
-    for (auto last = worker.clock.now();
-         worker.objects.ending_stream_count() != 0 && worker.clock.now() - last < kProgressTimeout;) {
-        worker.catch_up();
-        if (worker.objects.stream_fits()) {
+    std::size_t count = session.objects.stream_count();
+    for (auto last = session.clock.now();
+         session.objects.ending_stream_count() != 0 && session.clock.now() - last < kProgressTimeout;) {
+        session.dispatcher.catch_up();
+        if (session.objects.stream_fits()) {
             return true;
         }
-        if (const std::size_t now = worker.objects.stream_count(); now < count) {
-            last = worker.clock.now();
+        if (const std::size_t now = session.objects.stream_count(); now < count) {
+            last = session.clock.now();
             count = now;
         }
-        worker.clock.sleep_for(std::chrono::microseconds(100));
+        session.clock.sleep_for(std::chrono::microseconds(100));
     }
     return false;
 }
 
 // Must memory be charged for one stream more?
-bool takes_memory(const Worker& worker, const ContextState& context) {
-    return worker.memory.driver.needed_for_streams(context, context.streams.size() + 1) != 0;
+bool takes_memory(const SessionView& session, const ContextState& context) {
+    return session.memory.driver.needed_for_streams(context, context.streams.size() + 1) != 0;
 }
 
-bool charge_stream(Worker& worker, const ContextState& context) {
+bool charge_stream(SessionView& session, const ContextState& context) {
     const std::size_t count = context.streams.size() + 1;
-    const std::uint64_t bytes = worker.memory.driver.needed_for_streams(context, count);
-    if (bytes != 0 && !worker.memory.charge(worker.api, context.device, bytes)) {
+    const std::uint64_t bytes = session.memory.driver.needed_for_streams(context, count);
+    if (bytes != 0 && !session.memory.charge(session.api, context.device, bytes)) {
         return false;
     }
-    worker.memory.driver.note_streams(context, count);
+    session.memory.driver.note_streams(context, count);
     return true;
 }
 
 template <class Call>
-Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, unsigned flags, int priority) {
+Outcome create(StreamView& session, Command& command, codec::Slots<Call>& slots, unsigned flags, int priority) {
     const auto client = codec::from_wire<CUstream>(slots.template at<Call::phStream>().minted);
-    const bool has_room = make_room(worker);  // which may end contexts
-    ContextState* context = worker.context_of(command);
-    if (context != nullptr && takes_memory(worker, *context)) {
-        worker.catch_up();  // streams that the program has destroyed may still be there; may end contexts as well
-        context = worker.context_of(command);
+    const bool has_room = make_room(session);  // which may end contexts
+    ContextState* context = session.context_of(command);
+    if (context != nullptr && takes_memory(session, *context)) {
+        session.dispatcher
+            .catch_up();  // streams that the program has destroyed may still be there; may end contexts as well
+        context = session.context_of(command);
     }
     if (context == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
@@ -73,12 +76,12 @@ Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
     if (!has_room) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (!charge_stream(worker, *context)) {
+    if (!charge_stream(session, *context)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    worker.scheduler.enter(context);
+    session.scheduler.enter(context);
     auto stream = std::make_unique<StreamState>();
-    const CUresult result = driver::call(worker.api.cuStreamCreateWithPriority, &stream->driver, flags, priority);
+    const CUresult result = driver::call(session.api.cuStreamCreateWithPriority, &stream->driver, flags, priority);
     if (result == CUDA_SUCCESS) {
         stream->client = client;
         stream->context = context;
@@ -90,8 +93,8 @@ Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
 }
 
 // Destroys the stream, unless it has ended together with its context.
-void end_stream(Worker& worker, CUstream client, CUcontext context) {
-    ContextState* const state = worker.objects.context(context);
+void end_stream(SessionView& session, CUstream client, CUcontext context) {
+    ContextState* const state = session.objects.context(context);
     if (state == nullptr) {
         return;
     }
@@ -100,67 +103,67 @@ void end_stream(Worker& worker, CUstream client, CUcontext context) {
         return;
     }
     StreamState& stream = *it->second;
-    worker.scheduler.enter(state);
+    session.scheduler.enter(state);
     stream.gone = true;
-    driver::call(worker.api.cuStreamDestroy_v2, stream.driver);
+    driver::call(session.api.cuStreamDestroy_v2, stream.driver);
     keep_first_error(state->latched_by_ended, stream.take_latched());
-    worker.tracer.forget(stream);
-    worker.gate.forget(stream, CUDA_SUCCESS);
+    session.tracer.forget(stream);
+    session.gate.forget(stream, CUDA_SUCCESS);
     const bool ends_capture = stream.began_capture;
     state->streams.erase(it);
-    ends_capture ? note_end_of_capture(worker) : note_captures(worker);
+    ends_capture ? note_end_of_capture(session) : note_captures(session);
 }
 
 template <class Call>
-Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
+Outcome destroy(SessionView& session, Command& command, codec::Slots<Call>& slots) {
     CUresult result = CUDA_SUCCESS;
     const CUstream client = slots.template at<Call::hStream>().value;
-    StreamState* stream = worker.stream_of(command, client, result);
+    StreamState* stream = session.stream_of(command, client, result);
     if (stream == nullptr) {
         return result;
     }
     if (stream->client == nullptr || stream->client == CU_STREAM_PER_THREAD) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    worker.objects.streams_destroyed += std::exchange(stream->ending, true) ? 0 : 1;
+    session.objects.streams_destroyed += std::exchange(stream->ending, true) ? 0 : 1;
     if (!stream->queue.empty() && !command.ready) {
-        worker.gate.queue(*stream, std::make_unique<QueuedCommand>(worker, command));
+        session.gate.queue(*stream, std::make_unique<QueuedCommand>(session, command));
         return Outcome::answered();
     }
-    worker.scheduler.enter(stream->context);
+    session.scheduler.enter(stream->context);
     if (stream->began_capture) {
-        discard_capture(worker, *stream);
+        discard_capture(session, *stream);
     }
     // Deferred, because the action may run while the scheduler iterates over this very stream.
-    const auto end = [&worker, client, context = stream->context->client](CUresult) {
-        worker.gate.when_open([&worker, client, context] { end_stream(worker, client, context); });
+    const auto end = [&session, client, context = stream->context->client](CUresult) {
+        session.gate.when_open([&session, client, context] { end_stream(session, client, context); });
     };
     // Completions that are yet to be polled refer to the stream: it is destroyed when they are found.
     if (stream->capturing) {
-        worker.scheduler.when_complete_before_capture(*stream, end);
+        session.scheduler.when_complete_before_capture(*stream, end);
     } else {
-        worker.scheduler.mark(*stream, end);
+        session.scheduler.mark(*stream, end);
     }
     return CUDA_SUCCESS;
 }
 
 }  // namespace
 
-Outcome cuStreamCreate(Worker& worker, Command& command, codec::Slots<calls::cuStreamCreate>& slots) {
-    return create(worker, command, slots, slots.at<calls::cuStreamCreate::Flags>().value, 0);
+Outcome cuStreamCreate(StreamView& session, Command& command, codec::Slots<calls::cuStreamCreate>& slots) {
+    return create(session, command, slots, slots.at<calls::cuStreamCreate::Flags>().value, 0);
 }
 
-Outcome cuStreamCreateWithPriority(Worker& worker, Command& command,
+Outcome cuStreamCreateWithPriority(StreamView& session, Command& command,
                                    codec::Slots<calls::cuStreamCreateWithPriority>& slots) {
     using Call = calls::cuStreamCreateWithPriority;
-    return create(worker, command, slots, slots.at<Call::flags>().value, slots.at<Call::priority>().value);
+    return create(session, command, slots, slots.at<Call::flags>().value, slots.at<Call::priority>().value);
 }
 
-Outcome gpGreenStreamCreate(Worker& worker, Command&, codec::Slots<calls::gpGreenStreamCreate>& slots) {
+Outcome gpGreenStreamCreate(StreamView& session, Command&, codec::Slots<calls::gpGreenStreamCreate>& slots) {
     using Call = calls::gpGreenStreamCreate;
     const auto client = codec::from_wire<CUstream>(slots.at<Call::stream>().minted);
-    const bool has_room = make_room(worker);  // which may end contexts
-    ContextState* const context = worker.objects.context(slots.at<Call::context>().value);
+    const bool has_room = make_room(session);  // which may end contexts
+    ContextState* const context = session.objects.context(slots.at<Call::context>().value);
     if (context == nullptr || context->green == nullptr || context->ending) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -172,7 +175,7 @@ Outcome gpGreenStreamCreate(Worker& worker, Command&, codec::Slots<calls::gpGree
     }
     auto stream = std::make_unique<StreamState>();
     const CUresult result =
-        driver::call(worker.api.cuGreenCtxStreamCreate, &stream->driver, context->green,
+        driver::call(session.api.cuGreenCtxStreamCreate, &stream->driver, context->green,
                      static_cast<unsigned>(CU_STREAM_NON_BLOCKING), slots.at<Call::priority>().value);
     if (result == CUDA_SUCCESS) {
         stream->client = client;
@@ -184,92 +187,92 @@ Outcome gpGreenStreamCreate(Worker& worker, Command&, codec::Slots<calls::gpGree
     return result;
 }
 
-Outcome cuStreamDestroy(Worker& worker, Command& command, codec::Slots<calls::cuStreamDestroy>& slots) {
-    return destroy(worker, command, slots);
+Outcome cuStreamDestroy(SessionView& session, Command& command, codec::Slots<calls::cuStreamDestroy>& slots) {
+    return destroy(session, command, slots);
 }
 
-Outcome cuStreamDestroy_v2(Worker& worker, Command& command, codec::Slots<calls::cuStreamDestroy_v2>& slots) {
-    return destroy(worker, command, slots);
+Outcome cuStreamDestroy_v2(SessionView& session, Command& command, codec::Slots<calls::cuStreamDestroy_v2>& slots) {
+    return destroy(session, command, slots);
 }
 
-Outcome cuStreamQuery(Worker& worker, Command& command, codec::Slots<calls::cuStreamQuery>& slots) {
+Outcome cuStreamQuery(SessionView& session, Command& command, codec::Slots<calls::cuStreamQuery>& slots) {
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<calls::cuStreamQuery::hStream>().value, result);
+    StreamState* stream = session.stream_of(command, slots.at<calls::cuStreamQuery::hStream>().value, result);
     if (stream == nullptr) {
         return result;
     }
-    result = worker.scheduler.query(*stream);
+    result = session.scheduler.query(*stream);
     if (result == CUDA_SUCCESS) {
-        worker.scheduler.flush_completions();
+        session.scheduler.flush_completions();
     }
     return result;
 }
 
-Outcome gpStreamWatch(Worker& worker, Command& command, codec::Slots<calls::gpStreamWatch>& slots) {
+Outcome gpStreamWatch(StreamView& session, Command& command, codec::Slots<calls::gpStreamWatch>& slots) {
     CUresult result = CUDA_SUCCESS;
     const CUstream handle = slots.at<calls::gpStreamWatch::stream>().value;
     const std::uint64_t number = command.header.number;
-    if (const StreamState* const stream = worker.stream_of(command, handle, result)) {
-        worker.stream_watches.add(stream->name(), number);
+    if (const StreamState* const stream = session.stream_of(command, handle, result)) {
+        session.watches.add(stream->name(), number);
     } else {
-        worker.stream_watches.notify(
+        session.watches.notify(
             {codec::from_wire<CUcontext>(command.header.context), command.meant(handle), command.header.thread}, number,
             result);
     }
     return CUDA_SUCCESS;
 }
 
-Outcome cuStreamSynchronize(Worker& worker, Command& command, codec::Slots<calls::cuStreamSynchronize>& slots) {
+Outcome cuStreamSynchronize(SessionView& session, Command& command, codec::Slots<calls::cuStreamSynchronize>& slots) {
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<calls::cuStreamSynchronize::hStream>().value, result);
+    StreamState* stream = session.stream_of(command, slots.at<calls::cuStreamSynchronize::hStream>().value, result);
     if (stream == nullptr) {
         return result;
     }
-    auto answer = [&worker, command](CUresult verdict) { worker.answer(command, verdict, true); };
+    auto answer = [&session, command](CUresult verdict) { session.answers.give(command, verdict, true); };
     if (stream->legacy) {
         // The legacy stream waits for all blocking streams, so this call does too.
-        worker.gate.when_blocking_complete(*stream->context, std::move(answer));
+        session.gate.when_blocking_complete(*stream->context, std::move(answer));
     } else {
-        worker.gate.when_complete(*stream, std::move(answer));
+        session.gate.when_complete(*stream, std::move(answer));
     }
     return Outcome::answered();
 }
 
-Outcome cuStreamWaitEvent(Worker& worker, Command& command, codec::Slots<calls::cuStreamWaitEvent>& slots) {
+Outcome cuStreamWaitEvent(SessionView& session, Command& command, codec::Slots<calls::cuStreamWaitEvent>& slots) {
     using Call = calls::cuStreamWaitEvent;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<Call::hStream>().value, result);
+    StreamState* stream = session.stream_of(command, slots.at<Call::hStream>().value, result);
     if (stream == nullptr) {
         return result;
     }
     std::shared_ptr<EventState> event;
     if (command.ready) {
         event = command.events.front();
-    } else if (const auto known = worker.objects.events.find(slots.at<Call::hEvent>().value);
-               known != worker.objects.events.end()) {
+    } else if (const auto known = session.objects.events.find(slots.at<Call::hEvent>().value);
+               known != session.objects.events.end()) {
         event = known->second;
     } else {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     const unsigned flags = slots.at<Call::Flags>().value;
-    std::optional<Submission> submission = enter_event<Call>(worker, command, *stream, event, &Entry::names);
+    std::optional<Submission> submission = enter_event<Call>(session, command, *stream, event, &Entry::names);
     if (!submission) {
         return Outcome::answered();
     }
-    worker.scheduler.enter(stream->context);
-    if (worker.captures != 0 && !stream->capturing && stream->unmarked != 0) {
-        worker.scheduler.mark(*stream, {});  // it may be about to join a capture, after which no mark may enter it
+    session.scheduler.enter(stream->context);
+    if (session.objects.captures != 0 && !stream->capturing && stream->unmarked != 0) {
+        session.scheduler.mark(*stream, {});  // it may be about to join a capture, after which no mark may enter it
     }
     event->in_graph = event->in_graph || (stream->capturing && (flags & CU_EVENT_WAIT_EXTERNAL) != 0);
-    result = driver::call(*submission, worker.api.cuStreamWaitEvent, stream->driver, event->driver, flags);
+    result = driver::call(*submission, session.api.cuStreamWaitEvent, stream->driver, event->driver, flags);
     if (event->latched != CUDA_SUCCESS) [[unlikely]] {
-        const StreamState* const source = worker.objects.stream(event->recorded_in);
+        const StreamState* const source = session.objects.stream(event->recorded_in);
         if (source == nullptr || source->latched != CUDA_SUCCESS) {  // else a call has reported the error
             stream->latch(event->latched);
         }
     }
     submission->end();
-    note_capture(worker, *stream);  // waiting for an event of a capture joins the capture
+    note_capture(session, *stream);  // waiting for an event of a capture joins the capture
     return result;
 }
 

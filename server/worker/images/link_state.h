@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "server/worker/images/jit_options.h"
@@ -20,6 +21,10 @@ struct LinkState {
     std::vector<unsigned char> result;
     bool busy = false;                             // a call is under way
     std::deque<std::function<void()>> calls_next;  // calls that begin when those before them have been answered
+};
+
+struct LinkStates {
+    std::unordered_map<CUlinkState, std::shared_ptr<LinkState>> by_client;  // by client handle
 };
 
 }  // namespace gpupool::worker

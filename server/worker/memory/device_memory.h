@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -18,6 +19,7 @@
 #include "server/worker/memory/driver_memory.h"
 #include "server/worker/memory/memory_account.h"
 #include "server/worker/memory/pool_accounts.h"
+#include "server/worker/memory/window.h"
 
 namespace gpupool::worker {
 
@@ -59,12 +61,18 @@ struct Array : Allocation {
 };
 
 struct DeviceMemory {
-    explicit DeviceMemory(std::unique_ptr<MemoryAccount> its_account) : owned_account_(std::move(its_account)) {}
+    // Called with the memory in use on each device.
+    using Report = std::function<void(std::vector<std::uint64_t>)>;
+
+    explicit DeviceMemory(std::unique_ptr<MemoryAccount> its_account, Window its_window = {}, Report its_report = {})
+        : owned_account_(std::move(its_account)), report_(std::move(its_report)), window(its_window) {}
 
   private:
     std::unique_ptr<MemoryAccount> owned_account_;
+    Report report_;
 
   public:
+    const Window window;
     MemoryAccount& account = *owned_account_;
     std::map<std::uint64_t, Slab> slabs;                // by address
     std::set<std::pair<CUdevice, CUdevice>> peers;      // (device, device whose memory it may access)
@@ -75,6 +83,14 @@ struct DeviceMemory {
     CodeMemory code{account};
     DriverMemory driver{account};                     // what the driver takes by itself
     std::unordered_map<std::uint64_t, Array> arrays;  // by the client's handle
+
+    // Call when the account has changed.
+    void report() const {
+        if (report_) {
+            report_(account.used());
+        }
+    }
+    [[nodiscard]] int device_count() const { return static_cast<int>(account.device_count()); }
 
     // The driver has returned a handle of the allocation, which may be one that it returned before.
     void add_reference(CUmemGenericAllocationHandle handle, const std::shared_ptr<SharedAllocation>& allocation);

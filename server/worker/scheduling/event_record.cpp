@@ -2,14 +2,14 @@
 
 namespace gpupool::worker {
 
-CUresult event_to_record(Worker& worker, const Command& command, CUevent client, std::size_t index,
+CUresult event_to_record(SessionView& session, const Command& command, CUevent client, std::size_t index,
                          const StreamState& stream, std::shared_ptr<EventState>& event) {
     if (command.ready && index < command.events.size()) {
         event = command.events[index];
         return CUDA_SUCCESS;
     }
-    const auto known = worker.objects.events.find(client);
-    if (known == worker.objects.events.end()) {
+    const auto known = session.objects.events.find(client);
+    if (known == session.objects.events.end()) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     event = known->second;
@@ -19,13 +19,13 @@ CUresult event_to_record(Worker& worker, const Command& command, CUevent client,
         fresh->client = client;
         fresh->context = event->context;
         fresh->flags = event->flags;
-        worker.scheduler.enter(event->context);
-        if (const CUresult result = driver::call(worker.api.cuEventCreate, &fresh->driver, fresh->flags);
+        session.scheduler.enter(event->context);
+        if (const CUresult result = driver::call(session.api.cuEventCreate, &fresh->driver, fresh->flags);
             result != CUDA_SUCCESS) {
             return result;
         }
-        worker.scheduler.retire(*event);
-        worker.handles.bind(client, fresh->driver);
+        session.scheduler.retire(*event);
+        session.handles.bind(client, fresh->driver);
         event = known->second = std::move(fresh);
     }
     event->recorded_in = stream.name();

@@ -11,13 +11,13 @@
 
 #include <memory>
 
-#include "server/worker/dispatch/worker.h"
+#include "server/worker/dispatch/views.h"
 
 namespace gpupool::worker {
 
 // Returns the state of the event that `command` records in `stream`, the `index`-th that it names. For a queued command
 // this is decided on arrival; when it is ready it finds the state in Command::events.
-CUresult event_to_record(Worker& worker, const Command& command, CUevent client, std::size_t index,
+CUresult event_to_record(SessionView& session, const Command& command, CUevent client, std::size_t index,
                          const StreamState& stream, std::shared_ptr<EventState>& event);
 
 }  // namespace gpupool::worker

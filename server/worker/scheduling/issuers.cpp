@@ -77,13 +77,19 @@ void Issuers::wait_for(Issuer& issuer, std::uint32_t done) {
     }
 }
 
-std::vector<Issuers::Failure> Issuers::drain() {
+void Issuers::wait_for_all() {
     for (const auto& issuer : issuers_) {
         wait_for(*issuer, issuer->handed.load(std::memory_order_relaxed));
     }
     busy_ = false;
-    const Lock lock(failures_mutex_);
-    return std::exchange(failures_, {});
+    std::vector<Failure> failures;
+    {
+        const Lock lock(failures_mutex_);
+        failures = std::exchange(failures_, {});
+    }
+    for (const Failure& failure : failures) {
+        failed_(failure);
+    }
 }
 
 void Issuers::stop() {

@@ -12,15 +12,17 @@
 //
 // Ownership: an issuer owns what was handed to it.
 // Threads: all methods are the dispatcher's.
-// Errors: drain() returns them.
+// Errors: drain() reports them.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/mutex.h"
@@ -44,8 +46,10 @@ class Issuers {
         CUresult result;
     };
 
-    // Threads start when they are first needed. With 0 threads nothing is handed out.
-    Issuers(const driver::Api& api, std::size_t threads) : api_(api), most_(threads) {}
+    // Threads start when they are first needed. With 0 threads nothing is handed out. drain() calls `failed` for each
+    // launch that failed.
+    Issuers(const driver::Api& api, std::size_t threads, std::function<void(const Failure&)> failed)
+        : api_(api), most_(threads), failed_(std::move(failed)) {}
     ~Issuers() { stop(); }
 
     // Should this launch for `stream` be handed out? `more`: further launches behind it have already arrived.
@@ -56,8 +60,12 @@ class Issuers {
     // Was anything handed out since drain()? Is `stream` also one that an issuer serves?
     [[nodiscard]] bool busy() const { return busy_; }
     [[nodiscard]] bool busy_with(const StreamState& stream) const { return busy_ && stream.issuer > 0; }
-    // Returns when all is issued, with the launches that failed.
-    [[nodiscard]] std::vector<Failure> drain();
+    // Returns when all is issued.
+    void drain() {
+        if (busy_) [[unlikely]] {
+            wait_for_all();
+        }
+    }
     // A context ends: the driver may reuse its handle for another.
     void forget_contexts() { ++contexts_ended_; }
     // Ends the threads. Launches that are still queued are not issued.
@@ -87,6 +95,7 @@ class Issuers {
     // the same time produce bursts of dozens each.
     static constexpr unsigned kMixedScale = 1u << 20, kMixedOver = 256, kMixedEnough = kMixedScale / 64;
 
+    void wait_for_all();
     bool start(std::size_t count);
     static void wait_for(Issuer& issuer, std::uint32_t done);
     void serve(Issuer& issuer);
@@ -94,6 +103,7 @@ class Issuers {
 
     const driver::Api& api_;
     std::size_t most_;
+    const std::function<void(const Failure&)> failed_;
     std::vector<std::unique_ptr<Issuer>> issuers_;
     std::size_t next_place_ = 0;
     const StreamState* last_ = nullptr;  // only compared, never dereferenced

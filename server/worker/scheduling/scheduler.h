@@ -87,6 +87,9 @@ class Scheduler {
     void when_complete_before_capture(StreamState& stream, Action action);
     // Is the context idle? Queries the driver for each stream that has had work.
     bool is_idle(ContextState& context);
+    // Lets the driver notice that the work of idle contexts is complete: the worker finds that out without it, but
+    // pools give back what was freed only when the driver knows. False if a context is not idle.
+    bool notice_idle(const Objects& objects);
     // As cuStreamQuery, queued work included. Only if may_be_queried(): a query of a capturing stream, or of the legacy
     // stream while a blocking stream captures, would end the capture.
     CUresult query(const StreamState& stream);

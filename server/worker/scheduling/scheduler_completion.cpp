@@ -439,4 +439,16 @@ void Scheduler::when_recorded(EventState& event, Action action, Effect effect) {
     event_waits_.push_back({&event, event.driver, std::move(action), effect});
 }
 
+bool Scheduler::notice_idle(const Objects& objects) {
+    bool all = !driver_closed_();
+    for (const auto& [client, context] : objects.contexts) {
+        if (!all || context->ending || !is_idle(*context)) {
+            all = false;
+        } else if (enter(context.get()) == CUDA_SUCCESS) {
+            driver::call(api_.cuCtxSynchronize);  // does not wait
+        }
+    }
+    return all;
+}
+
 }  // namespace gpupool::worker

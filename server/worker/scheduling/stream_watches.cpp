@@ -1,28 +1,26 @@
 #include "server/worker/scheduling/stream_watches.h"
 
-#include "server/worker/dispatch/worker.h"
-
 namespace gpupool::worker {
 
 void StreamWatches::notify(const StreamName& stream, std::uint64_t command, CUresult result) {
-    worker_.send_what_precedes(result);
-    worker_.notify(
+    answers_.send_what_precedes(result);
+    answers_.notify(
         codec::NoticeType::stream_complete,
         codec::StreamCompleteNotice{on_wire(stream), codec::to_wire(stream.context), command, stream.thread, result});
 }
 
 bool StreamWatches::ended(const Watch& watch) {
-    StreamState* const stream = worker_.objects.stream(watch.stream);
+    StreamState* const stream = objects_.stream(watch.stream);
     if (stream == nullptr || !Scheduler::may_be_queried(*stream)) {
         notify(watch.stream, watch.command, CUDA_ERROR_NOT_READY);
         return true;
     }
-    CUresult result = worker_.scheduler.query(*stream);
+    CUresult result = scheduler_.query(*stream);
     if (result == CUDA_ERROR_NOT_READY) {
         return false;
     }
     if (result == CUDA_SUCCESS) {
-        worker_.scheduler.flush_completions();
+        scheduler_.flush_completions();
         result = stream->context->result_to_notify(result);
     }
     notify(watch.stream, watch.command, result);
@@ -33,7 +31,7 @@ bool StreamWatches::poll() {
     if (watches_.empty()) {
         return false;  // the usual case, which does not even read the clock
     }
-    const auto now = worker_.clock.now();
+    const auto now = clock_.now();
     if (now - polled_ < std::max(kLeast, kEach * static_cast<int>(watches_.size()))) {
         return false;
     }

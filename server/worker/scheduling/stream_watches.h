@@ -11,15 +11,16 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "server/worker/dispatch/command.h"
+#include "server/worker/dispatch/answers.h"
+#include "server/worker/scheduling/scheduler.h"
+#include "server/worker/session/objects.h"
 
 namespace gpupool::worker {
 
-class Worker;
-
 class StreamWatches {
   public:
-    explicit StreamWatches(Worker& worker) : worker_(worker) {}
+    StreamWatches(Objects& objects, Scheduler& scheduler, Answers& answers, TimeSource& clock)
+        : objects_(objects), scheduler_(scheduler), answers_(answers), clock_(clock) {}
 
     [[nodiscard]] bool empty() const { return watches_.empty(); }
 
@@ -46,7 +47,10 @@ class StreamWatches {
     };
     bool ended(const Watch& watch);
 
-    Worker& worker_;
+    Objects& objects_;
+    Scheduler& scheduler_;
+    Answers& answers_;
+    TimeSource& clock_;
     std::vector<Watch> watches_;
     TimeSource::TimePoint polled_{};
 };

@@ -4,7 +4,7 @@
 //
 // The GPU itself may be waiting for the dispatcher: for a host function to return, for a graph's client step, for a
 // change of mirrored memory. While such a wait is possible, a blocked dispatcher would be a deadlock. So the driver is
-// closed as long as one of these calls is under way (Worker::driver_closed()): the gate queues everything, and serves
+// closed as long as one of these calls is under way (DriverDoor::closed()): the gate queues everything, and serves
 // only the commands that need no driver call (Gate::passes).
 //
 // `done` may run while other such calls are still under way, so it must not call the driver other than through

@@ -55,6 +55,11 @@ class HandleTable {
     // Unbinds its parts too.
     void unbind(std::uint64_t client);
 
+    // Brackets the destruction of the object on a helper. begin_destroy() returns false if a helper destroys it
+    // already.
+    bool begin_destroy(std::uint64_t client) { return ending_.insert(client).second; }
+    void end_destroy(std::uint64_t client) { ending_.erase(client); }
+
     // `part` ends with `owner`: a level with its mipmapped array, a function with its module. Does nothing unless both
     // are bound.
     void add_part(std::uint64_t owner, std::uint64_t part);
@@ -116,6 +121,7 @@ class HandleTable {
     std::unordered_map<std::uint64_t, Entry> entries_;
     std::array<std::unordered_map<std::uint64_t, std::uint64_t>, kKinds> reverse_;
     std::unordered_map<std::uint64_t, std::unordered_set<std::uint64_t>> parts_;  // by owner
+    std::unordered_set<std::uint64_t> ending_;  // objects that helpers destroy now, by client handle
     std::uint64_t next_serial_ = 1;
 };
 

@@ -184,8 +184,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     }
     show_quotas(**account, welcome);
     options.account = std::move(*account);
-    options.window_base = window->base;
-    options.window_bytes = window->bytes;
+    options.window = {window->base, window->bytes};
     options.output = &ready.output;
     options.errors = &ready.errors;
     options.image_store = image_store.get();

@@ -68,6 +68,9 @@ struct HostFunctionWord {
     const ContextState* context = nullptr;
 };
 
+// Words that streams wait for, by the client's ticket.
+using HostFunctions = std::unordered_map<std::uint64_t, HostFunctionWord>;
+
 // Keeps the first error among several results.
 inline void keep_first_error(CUresult& kept, CUresult next) {
     kept = kept == CUDA_SUCCESS ? next : kept;
@@ -227,6 +230,7 @@ struct Objects {
     std::size_t contexts_in_making = 0;
     std::uint64_t contexts_made = 0;
     std::unordered_map<CUevent, std::shared_ptr<EventState>> events;  // by client handle; queued entries share them
+    std::size_t captures = 0;                                         // stream captures that have begun and not ended
     std::size_t event_watches = 0;                                    // watches that have not been reported
 
     ContextState* context(CUcontext client) {

@@ -9,8 +9,8 @@
 #include "common/driver_environment.h"
 #include "common/log.h"
 #include "common/visible_devices.h"
-#include "server/worker/dispatch/worker.h"
 #include "server/worker/scheduling/waiting_calls.h"
+#include "server/worker/session/prepared_context.h"
 #include "server/worker/session/welcome.h"
 
 namespace gpupool::worker {
@@ -90,7 +90,7 @@ bool is_short_of_memory(const driver::Api& api, CUcontext context) {
 }  // namespace
 
 void prepare_context(Prepared& prepared) {
-    constexpr CUdevice kDevice = Worker::kPreparedDevice;
+    constexpr CUdevice kDevice = PreparedContext::kDevice;
     const driver::Api& api = prepared.library.api;
     int mode = CU_COMPUTEMODE_DEFAULT;
     if (driver::call(api.cuDeviceGetAttribute, &mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, kDevice) != CUDA_SUCCESS ||
@@ -110,7 +110,7 @@ bool keep_context(Prepared& prepared) {
     const driver::Api& api = prepared.library.api;
     if (prepared.context != nullptr && is_short_of_memory(api, prepared.context)) {
         prepared.context = nullptr;
-        driver::call(api.cuDevicePrimaryCtxRelease_v2, Worker::kPreparedDevice);
+        driver::call(api.cuDevicePrimaryCtxRelease_v2, PreparedContext::kDevice);
         log::debug("a worker for the stock releases its context: the device is short of memory");
     }
     return prepared.context != nullptr;

@@ -29,7 +29,7 @@ struct Prepared {
     driver::Library library;
     // A Welcome that describes the driver and its devices, not yet the session.
     capnp::MallocMessageBuilder welcome;
-    // The primary context of Worker::kPreparedDevice, if prepare_context() could make one.
+    // The primary context of PreparedContext::kDevice, if prepare_context() could make one.
     CUcontext context = nullptr;
 };
 

@@ -3,17 +3,12 @@
 // Threads: called before the dispatcher starts.
 #pragma once
 
-#include <cstdint>
-
 #include "common/result.h"
 #include "protocol/schema/session.capnp.h"
 #include "server/driver/library.h"
+#include "server/worker/memory/window.h"
 
 namespace gpupool::worker {
-
-struct Window {
-    std::uint64_t base = 0, bytes = 0;
-};
 
 // Reserves the first of the client's windows that is also free in this process.
 Result<Window> reserve_window(const driver::Api& api, capnp::List<schema::AddressWindow>::Reader wanted);

@@ -7,6 +7,7 @@
 
 #include "server/worker/dispatch/dispatch_table.h"
 #include "server/worker/dispatch/serve.h"
+#include "server/worker/handlers/handlers.h"
 
 namespace gpupool::worker {
 
@@ -50,14 +51,17 @@ void add_internal_calls(DispatchTable& table);
 
 }  // namespace gpupool::worker
 
-#define GP_CALL(op, symbol, ...)                                                                               \
-    []<class Call>(Call*, DispatchTable& to) {                                                                 \
-        if constexpr (calls::is_remote<Call>) {                                                                \
-            to.add<Call>(+[](Worker& worker, Command& command) {                                               \
-                serve<Call>(worker, command, [](Worker& w, Command& c, codec::Slots<Call>& slots) -> Outcome { \
-                    return handlers::symbol(w, c, slots);                                                      \
-                });                                                                                            \
-            });                                                                                                \
-        }                                                                                                      \
+#define GP_CALL(op, symbol, ...)                                                                  \
+    []<class Call>(Call*, DispatchTable& to) {                                                    \
+        if constexpr (calls::is_remote<Call>) {                                                   \
+            to.add<Call>(+[](Views& views, Command& command) {                                    \
+                serve<Call>(views.session(), command, [&](codec::Slots<Call>& slots) -> Outcome { \
+                    if constexpr (calls::is_served<Call>) {                                       \
+                        return handlers::symbol(views, command, slots);                           \
+                    }                                                                             \
+                    return Outcome::answered();                                                   \
+                });                                                                               \
+            });                                                                                   \
+        }                                                                                         \
     }(static_cast<calls::symbol*>(nullptr), table);
 #define GP_PER_THREAD(...)

@@ -9,7 +9,7 @@
 namespace gpupool::test {
 namespace {
 
-using worker::BytesByDevice;
+using worker::GraphMemory;
 using worker::GraphMemoryUse;
 
 constexpr std::uint64_t kMiB = 1u << 20;
@@ -39,12 +39,13 @@ class GraphAllocations : public testing::Test {
     }
     // After the launch the driver has reserved `after`.
     CUresult launch(GraphMemoryUse& use, std::uint64_t after, CUstream in = nullptr) {
-        BytesByDevice charged;
-        const CUresult result = memory.begin(api, use, in, charged);
-        charged_bytes = charged.empty() ? 0 : charged.begin()->second;
+        const std::uint64_t used = account.used_bytes(0);
+        GraphMemory::Charge charge;
+        const CUresult result = memory.charge(api, use, in, charge);
+        charged_bytes = charge.any() ? account.used_bytes(0) - used : 0;
         if (result == CUDA_SUCCESS) {
             reserved = after;
-            memory.end(api, use, in, charged, result);
+            memory.end(api, use, in, std::move(charge), result);
         }
         return result;
     }

@@ -82,9 +82,9 @@ class LaunchingSession {
             streams_.push_back(client);
         }
         context_ = made.get();
-        worker_.objects.contexts[made->client] = std::move(made);
-        worker_.handles.bind(function_, reinterpret_cast<CUfunction>(0x400));
-        worker_.handles.bind(array_, reinterpret_cast<CUarray>(0x410));
+        worker_.session().objects.contexts[made->client] = std::move(made);
+        worker_.session().handles.bind(function_, reinterpret_cast<CUfunction>(0x400));
+        worker_.session().handles.bind(array_, reinterpret_cast<CUarray>(0x410));
         auto [ours, theirs] = transport::inproc::make_pair();
         peer_ = std::move(ours);
         dispatcher_ =

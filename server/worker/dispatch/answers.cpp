@@ -1,34 +1,42 @@
 // Replies and notices to the client, latched errors of deferred calls, and the data that must precede a reply or
 // notice.
 
+#include "server/worker/dispatch/answers.h"
+
 #include <cstring>
 #include <utility>
 
 #include "common/log.h"
 #include "protocol/calls/table.h"
 #include "protocol/codec/cursor.h"
-#include "server/worker/dispatch/worker.h"
+#include "server/worker/memory/host_mirrors.h"
+#include "server/worker/scheduling/scheduler.h"
 
 namespace gpupool::worker {
+namespace {
+
+constexpr std::size_t kLeastSentByItselfBytes = 32u << 10;
+
+}  // namespace
 
 // A deferred call failed: the next call that synchronizes with its stream, or with its context, reports it.
-void Worker::latch(const Command& command, CUresult result) {
-    if (StreamState* const stream = command.stream ? objects.stream(*command.stream) : nullptr) {
+void Answers::latch(const Command& command, CUresult result) {
+    if (StreamState* const stream = command.stream ? objects_.stream(*command.stream) : nullptr) {
         stream->latch(result);
     } else if (ContextState* const context = context_of(command); context != nullptr) {
         keep_first_error(context->latched, result);
     }
 }
 
-ContextState* Worker::concerned_context(const Command& command) {
+ContextState* Answers::concerned_context(const Command& command) {
     const CUcontext named = command.stream ? command.stream->context : command.waits_for;
-    return named != nullptr ? objects.context(named) : context_of(command);
+    return named != nullptr ? objects_.context(named) : context_of(command);
 }
 
 // Takes the first latched error of what `command` has synchronized with: a stream and those it waits for, or a whole
 // context.
-CUresult Worker::take_latched(const Command& command) {
-    StreamState* const stream = command.stream ? objects.stream(*command.stream) : nullptr;
+CUresult Answers::take_latched(const Command& command) {
+    StreamState* const stream = command.stream ? objects_.stream(*command.stream) : nullptr;
     ContextState* const context = concerned_context(command);
     if (context == nullptr) {
         return CUDA_SUCCESS;
@@ -67,12 +75,12 @@ bool may_have_waited(std::uint16_t opcode) {
 
 }  // namespace
 
-void Worker::answer(const Command& command, CUresult result, bool synchronizes) {
-    answer(command, result, synchronizes, 0, [](std::byte*) {});
+void Answers::give(const Command& command, CUresult result, bool synchronizes) {
+    give(command, result, synchronizes, 0, [](std::byte*) {});
 }
 
-void Worker::answer(const Command& command, CUresult result, bool synchronizes, std::size_t body_bytes,
-                    const std::function<void(std::byte*)>& write) {
+void Answers::give(const Command& command, CUresult result, bool synchronizes, std::size_t body_bytes,
+                   const std::function<void(std::byte*)>& write) {
     const codec::CommandHeader& header = command.header;
     if (!command.reply_wanted()) {
         if (result != CUDA_SUCCESS) {
@@ -89,7 +97,7 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
     announce_pieces();
     if (synchronizes) {
         send_what_precedes(result);
-    } else if (!host_mirrors.empty() && may_have_waited(header.opcode)) {
+    } else if (!host_mirrors_.empty() && may_have_waited(header.opcode)) {
         send_host_changes();
     }
     codec::ReplyHeader reply{};
@@ -112,28 +120,24 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
         },
         wire::Urgency::later);
     if (!sent) {
-        stop(sent.error().message);
+        end_.stop(sent.error().message);
     }
 }
 
-void Worker::send_what_precedes(CUresult result) {
+void Answers::send_what_precedes(CUresult result) {
     send_host_changes();
-    const bool may_have_printed = scheduler.kernels_print() || result != CUDA_SUCCESS;
-    send_output(options_.output, codec::NoticeType::output, may_have_printed);
-    send_output(options_.errors, codec::NoticeType::errors, may_have_printed);
+    const bool may_have_printed = scheduler_.kernels_print() || result != CUDA_SUCCESS;
+    send_output(output_.kernels, codec::NoticeType::output, may_have_printed);
+    send_output(output_.driver, codec::NoticeType::errors, may_have_printed);
 }
 
-void Worker::send_host_changes() {
-    host_mirrors.collect([this](auto record) { send_host_change(record); });
-}
-
-void Worker::send_host_change(std::span<const std::byte> record) {
-    notify_bytes(codec::NoticeType::host_memory, record.data(), record.size());
+void Answers::send_host_changes() {
+    host_mirrors_.collect([this](auto record) { send_host_change(record); });
 }
 
 // Sends what kernels and the driver have printed. Reads the pipe if `thorough`; otherwise sends only the text that the
 // output reader has read already.
-void Worker::send_output(DeviceOutput* output, codec::NoticeType type, bool thorough) {
+void Answers::send_output(DeviceOutput* output, codec::NoticeType type, bool thorough) {
     if (output == nullptr || !(thorough || output->has_text())) {
         return;
     }
@@ -147,7 +151,7 @@ void Worker::send_output(DeviceOutput* output, codec::NoticeType type, bool thor
     }
 }
 
-void Worker::notify_text(codec::NoticeType type, std::string_view text) {
+void Answers::notify_text(codec::NoticeType type, std::string_view text) {
     const std::uint64_t size = text.size();
     std::string notice(reinterpret_cast<const char*>(&size), sizeof size);
     notice.append(text);
@@ -156,8 +160,8 @@ void Worker::notify_text(codec::NoticeType type, std::string_view text) {
 
 // Needed only if data was sent over lanes since the last call, because the session's own connection keeps its order.
 // Not needed before notices that the client may act on at any time (may_mean_data()).
-void Worker::announce_pieces() {
-    if (const std::uint64_t sent = lanes_.sent_up_to(); sent != announced_pieces_) {
+void Answers::announce_pieces() {
+    if (const std::uint64_t sent = lanes_->sent_up_to(); sent != announced_pieces_) {
         announced_pieces_ = sent;
         notify(codec::NoticeType::pieces_sent, codec::PiecesSentNotice{sent});
     }
@@ -184,8 +188,8 @@ bool restrains(codec::NoticeType type) {
 
 }  // namespace
 
-void Worker::notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes) {
-    if (!options_.agreement.has(type)) {
+void Answers::notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes) {
+    if (!agreement_.has(type)) {
         return;  // the client does not know it. It is not of the core set, so no thread waits for it.
     }
     if (may_mean_data(type)) {
@@ -204,8 +208,36 @@ void Worker::notify_bytes(codec::NoticeType type, const void* notice, std::size_
         },
         restrains(type) ? wire::Urgency::ahead_of_bulk : wire::Urgency::later);
     if (!sent) {
-        stop(sent.error().message);
+        end_.stop(sent.error().message);
     }
+}
+
+void Answers::send_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
+                        std::function<void()> done) {
+    // A small amount of data is sent together with the reply that follows it.
+    const auto urgency = data.size() < kLeastSentByItselfBytes ? wire::Urgency::later : wire::Urgency::soon;
+    const bool in_order = (transfer & codec::kTransferInOrder) != 0;
+    if (in_order) {
+        announce_pieces();
+    }
+    const Status sent = !in_order && lanes_->take(data.size())
+                            ? lanes_->send(transfer, offset, data, std::move(done))
+                            : channel_->append_bulk(transfer, offset, data, std::move(done), urgency);
+    if (!sent) {
+        end_.stop(sent.error().message);
+    }
+}
+
+void Answers::send_own(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
+                       std::function<void()> done) {
+    if (const Status sent = channel_->append_bulk(transfer, offset, data, std::move(done)); !sent) {
+        end_.stop(sent.error().message);
+    }
+}
+
+void Answers::violation(const Command& command, const std::string& what) {
+    end_.refuse(std::string("the client sent a bad command (") + std::string(calls::name_of(command.header.opcode)) +
+                "): " + what);
 }
 
 }  // namespace gpupool::worker
