@@ -105,7 +105,7 @@ void end_stream(Worker& worker, CUstream client, CUcontext context) {
     driver::call(worker.api.cuStreamDestroy_v2, stream.driver);
     keep_first_error(state->latched_by_ended, stream.take_latched());
     worker.tracer.forget(stream);
-    worker.gate.forget(stream, CUDA_SUCCESS);
+    worker.gate.forget(stream, state->lost);  // the end of a dead context's stream does not mean that its work is done
     const bool ends_capture = stream.began_capture;
     state->streams.erase(it);
     ends_capture ? note_end_of_capture(worker) : note_captures(worker);
