@@ -330,6 +330,7 @@ class Simulation {
                     scheduler_.mark(stream, {});
                 }
                 stream.capturing = command.kind == Kind::begin_capture;
+                captures_since_[command.stream] = place + 1;
                 return;
             case Kind::wait_record:
                 if (!ready && events_[command.number].state->queued_record != 0) {
@@ -466,8 +467,8 @@ class Simulation {
         const std::size_t context = SimulatedGpu::kKinds[sent_[place].command.stream].context;
         for (std::size_t stream = 0; stream < kStreams; ++stream) {
             const auto& kind = SimulatedGpu::kKinds[stream];
-            if (kind.context == context && (kind.blocking || !blocking_only) && !streams_[stream]->capturing) {
-                lasts[stream] = last_served_[stream];
+            if (kind.context == context && (kind.blocking || !blocking_only)) {
+                lasts[stream] = streams_[stream]->capturing ? captures_since_[stream] : last_served_[stream];
             }
         }
         return lasts;
@@ -1032,9 +1033,10 @@ class Simulation {
                      std::any_of(client_.throttled.begin(), client_.throttled.end(), is_on) ||
                      std::any_of(client_.graph_throttled.begin(), client_.graph_throttled.end(), is_on))
             << "the client is still throttled";
-        for (const StreamState* const stream : streams_) {
+        for (StreamState* const stream : streams_) {
             EXPECT_TRUE(stream->queue.empty());
             EXPECT_EQ(stream->queue.bytes, 0U);
+            EXPECT_TRUE(scheduler_.is_idle(*stream) || stream->unmarked != 0 || stream->context->lost != CUDA_SUCCESS);
         }
         scheduler_.poll();
         for (const Event& event : events_) {
@@ -1065,6 +1067,9 @@ class Simulation {
     void note_mark(CUstream handle, bool leaves_one) {
         EXPECT_FALSE(closed_) << "a mark while the driver is closed";
         const std::size_t stream = SimulatedGpu::stream_of(handle);
+        for (const Handed& handed : handed_[stream % kIssuers]) {
+            EXPECT_NE(sent_[handed.place].command.stream, stream) << "a mark before the launches that it stands for";
+        }
         note_mark(stream < kStreams ? stream : stream == SimulatedGpu::kHelpers[0] ? 0 : 5, leaves_one);
     }
     CUresult query(CUevent event) {
@@ -1189,6 +1194,7 @@ class Simulation {
     std::array<std::uint32_t, kStreams> counted_{};                       // operations since the last mark
     std::array<bool, kStreams> leaves_one_{};                             // may that have left one operation unmarked?
     std::array<std::size_t, kStreams> last_of_stream_{}, last_served_{};  // place + 1
+    std::array<std::size_t, kStreams> captures_since_{};  // place + 1 of the command that began the capture
     std::array<std::size_t, kGraphs> last_of_graph_{};
     std::size_t all_before_ = 0, steps_ = 0;
     std::size_t late_bytes_ = 0;  // of commands that were late and are not over
