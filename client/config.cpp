@@ -91,14 +91,14 @@ Status set_job(Draft& draft, std::string_view value) {
 }
 
 Status set_memory(Draft& draft, std::string_view value) {
-    auto bytes = parse_bytes(value);
-    if (!bytes) {
-        return bytes.error();
+    auto quotas = parse_quotas(value);
+    if (!quotas) {
+        return quotas.error();
     }
-    if (*bytes < kLeastSessionMemoryBytes) {
+    if (quotas->least_bytes() < kLeastSessionMemoryBytes) {
         return invalid(fmt::format("the memory to ask for must be {} or more", format_bytes(kLeastSessionMemoryBytes)));
     }
-    draft.config.memory_bytes = *bytes;
+    draft.config.memory = std::move(*quotas);
     return {};
 }
 

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "common/log.h"
+#include "common/quotas.h"
 #include "common/result.h"
 #include "protocol/transport/open.h"
 #include "protocol/wire/compression_mode.h"
@@ -32,8 +33,8 @@ std::size_t default_lanes();
 struct Config {
     std::string server;  // "HOST:PORT" or "unix:/PATH"; empty: not set
     transport::Choice transport = transport::Choice::automatic;
-    std::string token;                          // authenticates this user to the server; empty: none
-    std::optional<std::uint64_t> memory_bytes;  // device memory to ask for; nullopt: the server's default
+    std::string token;     // authenticates this user to the server; empty: none
+    Quotas memory;         // device memory to ask for; none: the server's default
     std::string job;       // its processes share one quota of device memory; empty: this process has its own
     std::string log_file;  // empty: no log
     log::Level log_level = log::Level::info;

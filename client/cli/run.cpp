@@ -28,6 +28,7 @@
 #include "client/cli/trace_file.h"
 #include "client/config.h"
 #include "common/executable.h"
+#include "common/quotas.h"
 #include "common/units.h"
 #include "protocol/transport/endpoint.h"
 
@@ -243,11 +244,11 @@ int run_program(Options& options) {
         return kExitUsage;
     }
     if (!options.memory.empty()) {
-        const auto bytes = parse_bytes(options.memory);
-        if (!bytes || *bytes < kLeastSessionMemoryBytes) {
-            complain(bytes ? fmt::format("--memory: a quota below {} is too small to use a GPU",
-                                         format_bytes(kLeastSessionMemoryBytes))
-                           : bytes.error().within("--memory").message);
+        const auto quotas = parse_quotas(options.memory);
+        if (!quotas || quotas->least_bytes() < kLeastSessionMemoryBytes) {
+            complain(quotas ? fmt::format("--memory: a quota below {} is too small to use a GPU",
+                                          format_bytes(kLeastSessionMemoryBytes))
+                            : quotas.error().within("--memory").message);
             return kExitUsage;
         }
     }
@@ -304,7 +305,8 @@ void add(CLI::App* command, const std::shared_ptr<Options>& options, Command& ch
         ->needs(local);
     command->add_option("--server-config", options->server_config, "With --local: the server's configuration file")
         ->needs(local);
-    command->add_option("--memory", options->memory, "Device memory to ask for, like 8GiB");
+    command->add_option("--memory", options->memory,
+                        "Device memory to ask for, like 8GiB, or 8GiB,1=4GiB with 4GiB of device 1");
     command->add_option("--client-library", options->client_library, "Folder of gpupool's libcuda.so.1");
     local->excludes(server);
     command->prefix_command();  // `--` is optional: the first word that is not an option begins the program

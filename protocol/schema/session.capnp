@@ -54,6 +54,12 @@ struct Quota {
   # The requested quota of each device; 0: the server's default. The server may grant less. The first session of a job
   # decides for the others.
   memoryBytes @0 :UInt64;
+  devices @1 :List(DeviceQuota);     # devices with another quota
+}
+
+struct DeviceQuota {
+  device @0 :UInt32;                 # the server's number
+  memoryBytes @1 :UInt64;
 }
 
 struct Wait {

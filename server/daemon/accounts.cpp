@@ -101,13 +101,14 @@ std::vector<std::size_t> Accounts::seen(const std::optional<std::string>& visibl
 }
 
 // A device whose memory is smaller than the quota has a smaller one: what remains beside a context.
-std::vector<supervision::AccountDevice> Accounts::quotas(std::uint64_t quota_bytes) const {
+std::vector<supervision::AccountDevice> Accounts::quotas(const std::vector<std::uint64_t>& asked_bytes) const {
     std::vector<supervision::AccountDevice> all;
     for (const Device& device : devices_) {
+        const std::uint64_t asked = asked_bytes[all.size()];
         const std::uint64_t beside = device.context_bytes + device.set_aside_bytes;
         const std::uint64_t left = device.total_bytes - std::min(device.total_bytes, beside);
         const std::uint64_t most = std::max<std::uint64_t>(in_allocation_units(left), 1);
-        all.push_back({device.uuid, std::min(in_allocation_units(quota_bytes), most), device.context_bytes});
+        all.push_back({device.uuid, std::min(in_allocation_units(asked), most), device.context_bytes});
     }
     return all;
 }
@@ -123,10 +124,10 @@ std::uint64_t Accounts::promised_bytes(std::size_t device) const {
     return promised;
 }
 
-// `job`: null for one that would have `quota_bytes`.
-std::optional<Refusal> Accounts::check_room(const Job* job, std::uint64_t quota_bytes,
+// `job`: null for one that would have these quotas.
+std::optional<Refusal> Accounts::check_room(const Job* job, const std::vector<std::uint64_t>& quotas_bytes,
                                             const std::vector<std::size_t>& devices) const {
-    const auto all = quotas(quota_bytes);
+    const auto all = quotas(quotas_bytes);
     for (const std::size_t index : devices) {
         const Device& device = devices_[index];
         const std::uint64_t quota = job == nullptr ? all[index].quota_bytes : job->account.quota_bytes(index);
@@ -164,16 +165,17 @@ Accounts::Place Accounts::take_place(const std::shared_ptr<Job>& job, std::size_
     return place;
 }
 
-std::variant<Accounts::Place, Refusal> Accounts::enter(const std::string& name, std::uint64_t quota_bytes,
+std::variant<Accounts::Place, Refusal> Accounts::enter(const std::string& name,
+                                                       const std::vector<std::uint64_t>& quotas_bytes,
                                                        const std::optional<std::string>& visible) {
     const auto known = jobs_.find(name);
     std::shared_ptr<Job> job = known == jobs_.end() ? nullptr : known->second.lock();
     std::vector<std::size_t> devices = seen(visible);
-    if (auto refusal = check_room(job.get(), quota_bytes, devices)) {
+    if (auto refusal = check_room(job.get(), quotas_bytes, devices)) {
         return std::move(*refusal);
     }
     if (job == nullptr) {
-        auto account = JobAccount::make(quotas(quota_bytes));
+        auto account = JobAccount::make(quotas(quotas_bytes));
         if (!account) {
             return Refusal{schema::Refused::Reason::INTERNAL,
                            fmt::format("the server cannot make an account: {}", account.error().message)};

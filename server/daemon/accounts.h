@@ -62,9 +62,9 @@ class Accounts {
 
     explicit Accounts(std::vector<Device> devices) : devices_(std::move(devices)) {}
 
-    // `job`: unique among the tenants. `quota_bytes` counts for the job's first session; 0: no quota. `visible`: the
-    // value of CUDA_VISIBLE_DEVICES in the session, if it sets one.
-    std::variant<Place, Refusal> enter(const std::string& job, std::uint64_t quota_bytes,
+    // `job`: unique among the tenants. `quotas_bytes`: of each device; 0: no quota. They count for the job's first
+    // session. `visible`: the value of CUDA_VISIBLE_DEVICES in the session, if it sets one.
+    std::variant<Place, Refusal> enter(const std::string& job, const std::vector<std::uint64_t>& quotas_bytes,
                                        const std::optional<std::string>& visible);
     // The place of a session that an earlier daemon admitted. `account` may be empty if another session brought it.
     Result<Place> adopt(const std::string& job, std::size_t slot, const std::vector<std::string>& uuids,
@@ -75,8 +75,8 @@ class Accounts {
 
   private:
     [[nodiscard]] std::vector<std::size_t> seen(const std::optional<std::string>& visible) const;
-    [[nodiscard]] std::vector<supervision::AccountDevice> quotas(std::uint64_t quota_bytes) const;
-    std::optional<Refusal> check_room(const Job* job, std::uint64_t quota_bytes,
+    [[nodiscard]] std::vector<supervision::AccountDevice> quotas(const std::vector<std::uint64_t>& asked_bytes) const;
+    std::optional<Refusal> check_room(const Job* job, const std::vector<std::uint64_t>& quotas_bytes,
                                       const std::vector<std::size_t>& devices) const;
     Place take_place(const std::shared_ptr<Job>& job, std::size_t slot, std::vector<std::size_t> devices);
 

@@ -53,6 +53,19 @@ Result<std::string> make_job_name(const std::string& tenant, std::string_view jo
     return job.empty() ? std::string() : tenant + "/" + std::string(job);
 }
 
+Quotas requested(const schema::Quota::Reader& quota) {
+    Quotas quotas;
+    if (quota.getMemoryBytes() != 0) {
+        quotas.each_bytes = quota.getMemoryBytes();
+    }
+    for (const auto device : quota.getDevices()) {
+        if (device.getMemoryBytes() != 0) {
+            quotas.of_device[device.getDevice()] = device.getMemoryBytes();
+        }
+    }
+    return quotas;
+}
+
 std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const AdmissionRules& rules) {
     Admission admission;
     // An administration connection sends no records, so their version does not matter to it.
@@ -105,7 +118,7 @@ std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const
         return refusal(schema::Refused::Reason::PROTOCOL, job.error().message);
     }
     admission.job = *job;
-    admission.memory_bytes = hello.getPurpose().getSession().getQuota().getMemoryBytes();
+    admission.memory = requested(hello.getPurpose().getSession().getQuota());
     return admission;
 }
 

@@ -18,6 +18,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/quotas.h"
 #include "protocol/schema/session.capnp.h"
 #include "protocol/schema/supervision.capnp.h"
 
@@ -49,11 +50,11 @@ struct LaneClaim {
 struct Admission {
     Purpose purpose = Purpose::session;
     ClientFacts client;
-    LaneClaim lane;                  // for Purpose::lane
-    std::uint64_t memory_bytes = 0;  // requested; 0: no request
-    std::string job;                 // that the session belongs to, with the tenant's name; empty: one of its own
-    std::string tenant;              // directory name: one per credential, or one for all clients if none is needed
-    kj::Array<capnp::word> hello;    // the received message, for the Assignment
+    LaneClaim lane;                // for Purpose::lane
+    Quotas memory;                 // requested
+    std::string job;               // that the session belongs to, with the tenant's name; empty: one of its own
+    std::string tenant;            // directory name: one per credential, or one for all clients if none is needed
+    kj::Array<capnp::word> hello;  // the received message, for the Assignment
 };
 
 struct AdmissionRules {

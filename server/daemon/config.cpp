@@ -143,6 +143,27 @@ Setter bytes(std::uint64_t& target, std::uint64_t least = 1) {
     };
 }
 
+// An amount, or a string with others for single devices.
+Setter quotas(Quotas& target, std::uint64_t least) {
+    return [=, &target](const toml::node& node) -> Status {
+        Quotas given;
+        if (const auto value = node.value_exact<std::string>()) {
+            auto parsed = parse_quotas(*value);
+            if (!parsed) {
+                return parsed.error();
+            }
+            given = std::move(*parsed);
+            GPUPOOL_TRY(check_bytes(given.least_bytes(), least));
+        } else {
+            std::uint64_t each = 0;
+            GPUPOOL_TRY(bytes(each, least)(node));
+            given.each_bytes = each;
+        }
+        target = std::move(given);
+        return {};
+    };
+}
+
 Setter optional_bytes(std::optional<std::uint64_t>& target) {
     return [&target](const toml::node& node) -> Status {
         std::uint64_t value = 0;
@@ -221,7 +242,7 @@ Keys keys_of(Config& config) {
         {"limits.handshakes", number(config.max_handshakes, 1, 4096)},
         {"limits.handshake_timeout_ms", duration(config.handshake_timeout, 10)},
         {"limits.hello_bytes", number(config.max_hello_bytes, 16 << 10, 128 << 10)},
-        {"limits.session_memory", bytes(config.session_memory_bytes, kLeastSessionMemoryBytes)},
+        {"limits.session_memory", quotas(config.session_memory, kLeastSessionMemoryBytes)},
         {"limits.shared_memory", optional_bytes(config.shared_memory_bytes)},
         {"limits.lanes", number(config.max_lanes, 0, 64)},
         {"limits.issuers", optional_number(config.issuers, 0, 8)},

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "common/quotas.h"
 #include "common/result.h"
 #include "protocol/transport/endpoint.h"
 
@@ -41,7 +42,7 @@ struct Config {
     std::size_t max_sessions = 64;
     std::size_t max_handshakes = 64;  // pending connections
     std::size_t max_hello_bytes = 64u << 10;
-    std::uint64_t session_memory_bytes = 0;            // quota of one session; 0: all device memory
+    Quotas session_memory;                             // of one session or job; none: all device memory
     std::optional<std::uint64_t> shared_memory_bytes;  // pinned memory that one session may share with its worker;
                                                        // unset: a quarter of this machine's memory
     std::size_t max_lanes = 8;                         // lanes of a session

@@ -195,10 +195,13 @@ Result<DriverFacts> find_driver(const Config& config, const std::string& worker,
         return system_error(
             fmt::format("cannot read the driver library {} (driver is auto, software, or a path)", driver), errno);
     }
-    auto facts =
-        probe_driver(worker, {driver, config.session_memory_bytes != 0}, config.probe_timeout, cancel_descriptor);
+    auto facts = probe_driver(worker, {driver, config.session_memory.any()}, config.probe_timeout, cancel_descriptor);
     if (!facts) {
         return facts.error().within(fmt::format("no usable driver ({})", config.driver));
+    }
+    if (const auto unknown = config.session_memory.beyond(facts->devices.size())) {
+        return Error{ErrorCode::invalid_input, fmt::format("limits.session_memory: there is no device {}, only {}",
+                                                           *unknown, facts->devices.size())};
     }
     return facts;
 }

@@ -49,7 +49,7 @@ Supervisor::Supervisor(const Config& config, SupervisorParts parts)
       parts_(std::move(parts)),
       plan_(config.stock_workers.value_or(parts_.driver.kind == "software" ? 0 : 1)),
       accounts_(account_devices(parts_.driver, config.stock_contexts ? plan_.size() : 0)) {
-    if (config.session_memory_bytes != 0) {
+    if (config.session_memory.any()) {
         process_memory_ = std::make_unique<ProcessMemory>();
     }
 }
@@ -246,9 +246,16 @@ void Supervisor::admit_lane(AdmittedConnection& admitted) {
 
 std::optional<Refusal> Supervisor::enter_account(AdmittedConnection& admitted, Accounts::Place& place) {
     const Admission& admission = admitted.admission;
-    std::uint64_t quota = admission.memory_bytes;
-    if (const auto most = config_.session_memory_bytes; most != 0) {
-        quota = quota == 0 ? most : std::min(quota, most);
+    if (const auto unknown = admission.memory.beyond(parts_.driver.devices.size())) {
+        return Refusal{schema::Refused::Reason::PROTOCOL,
+                       fmt::format("the client asks for memory of device {} (GPUPOOL_MEMORY), and the server has {}: "
+                                   "devices have the numbers that gpupool status shows",
+                                   *unknown, parts_.driver.devices.size())};
+    }
+    std::vector<std::uint64_t> quotas;
+    for (std::size_t device = 0; device < parts_.driver.devices.size(); ++device) {
+        const std::uint64_t asked = admission.memory.bytes(device), most = config_.session_memory.bytes(device);
+        quotas.push_back(asked == 0 || most == 0 ? std::max(asked, most) : std::min(asked, most));
     }
     const DriverEnvironment environment = environment_of(admission, parts_.driver.version);
     const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
@@ -261,7 +268,7 @@ std::optional<Refusal> Supervisor::enter_account(AdmittedConnection& admitted, A
         job = fmt::format("{}/session {}", admission.tenant, *own);  // no name that a client can choose
     }
     auto entered =
-        accounts_.enter(job, quota, visible == environment.end() ? std::nullopt : std::optional(visible->second));
+        accounts_.enter(job, quotas, visible == environment.end() ? std::nullopt : std::optional(visible->second));
     if (auto* const refusal = std::get_if<Refusal>(&entered)) {
         return std::move(*refusal);
     }

@@ -188,6 +188,16 @@ Status send_lane_hello(transport::Connection& connection, const Config& config, 
     return send(connection, message);
 }
 
+void ask_for_memory(const Quotas& asked, schema::Quota::Builder quota) {
+    quota.setMemoryBytes(asked.each_bytes.value_or(0));
+    auto devices = quota.initDevices(static_cast<unsigned>(asked.of_device.size()));
+    unsigned next = 0;
+    for (const auto& [device, bytes] : asked.of_device) {
+        devices[next].setDevice(static_cast<std::uint32_t>(device));
+        devices[next++].setMemoryBytes(bytes);
+    }
+}
+
 Status send_hello(transport::Connection& connection, const Config& config, const AddressRanges& offered) {
     capnp::MallocMessageBuilder message;
     auto hello = message.initRoot<schema::Hello>();
@@ -195,7 +205,7 @@ Status send_hello(transport::Connection& connection, const Config& config, const
     client.setUserId(static_cast<std::uint32_t>(getuid()));
     client.setUserName(user_name(static_cast<std::uint32_t>(getuid())).c_str());
     auto session = hello.initPurpose().initSession();
-    session.initQuota().setMemoryBytes(config.memory_bytes.value_or(0));
+    ask_for_memory(config.memory, session.initQuota());
     session.setJob(config.job.c_str());
     session.setCompression(on_wire(config.compression));
     session.setCalls(data_of(codec::own_knowledge().calls));

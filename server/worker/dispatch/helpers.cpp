@@ -7,7 +7,8 @@
 
 namespace gpupool::worker {
 
-Helpers::Helpers(Inbox& inbox, Tracer* tracer) : inbox_(inbox), tracer_(tracer) {
+Helpers::Helpers(Inbox& inbox, Tracer* tracer, std::size_t max_threads)
+    : inbox_(inbox), tracer_(tracer), max_threads_(max_threads) {
     threads_.emplace_back([this] { loop(); });
 }
 
@@ -25,7 +26,7 @@ void Helpers::run(std::function<void()> work, std::function<void()> done) {
     {
         const Lock lock(mutex_);
         jobs_.push_back({std::move(work), std::move(done)});
-        if (idle_ < jobs_.size() && threads_.size() < kMaxThreads) {
+        if (idle_ < jobs_.size() && threads_.size() < max_threads_) {
             start_another();
         }
     }

@@ -1,7 +1,7 @@
 // Threads for driver calls that may block: module loading, unloading, context creation, limits.
 //
 // Each job makes its driver call on a helper thread, then its `done` runs on the dispatcher. The constructor starts one
-// thread; run() starts more as needed, up to kMaxThreads. When all are busy, or no further thread can be started, jobs
+// thread; run() starts more as needed, up to a limit. When all are busy, or no further thread can be started, jobs
 // queue in order.
 //
 // Threads: run() and stop() are called by the dispatcher.
@@ -23,7 +23,7 @@ class Helpers {
   public:
     static constexpr std::size_t kMaxThreads = 16;
 
-    explicit Helpers(Inbox& inbox, Tracer* tracer = nullptr);
+    explicit Helpers(Inbox& inbox, Tracer* tracer = nullptr, std::size_t max_threads = kMaxThreads);
     ~Helpers();
 
     // Runs `work` on a helper thread, then `done` on the dispatcher.
@@ -40,6 +40,7 @@ class Helpers {
     };
     Inbox& inbox_;
     Tracer* const tracer_;
+    const std::size_t max_threads_;
     Mutex mutex_;
     Condition changed_;
     std::deque<Job> jobs_ GP_GUARDED_BY(mutex_);

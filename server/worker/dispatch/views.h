@@ -35,12 +35,12 @@ class Images;
 class Inbox;
 class Incoming;
 class Issuers;
+class Linker;
 class PinnedMemory;
 class PreparedContext;
 class Staging;
 class StreamWatches;
 struct GraphBook;
-struct LinkStates;
 
 // Serves commands again that a handler has postponed.
 class Dispatcher {
@@ -84,7 +84,7 @@ struct CodeView : SessionView {
     Images& images;
     Helpers& helpers;
     FunctionChanges& function_changes;
-    LinkStates& link_states;
+    Linker& linker;
 };
 
 struct ContextView : SessionView {

@@ -121,6 +121,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
           api_, {std::begin(kStagingSizes), std::end(kStagingSizes)}, [this] { inbox_.wake(); }, &context_owners_),
       incoming_(clock_),
       graph_steps_(answers_, incoming_, host_mirrors_, inbox_),
+      linker_(inbox_, tracer_),
       door_(waiting_calls_, host_functions_, graph_steps_, host_mirrors_),
       gate_(scheduler_, {[this](const StreamState* stream, const Queue* queue, bool throttled) {
                              notify_throttled(stream, queue, throttled);
@@ -143,7 +144,7 @@ Views::All Worker::all_views() {
                                staging_, host_mirrors_,     host_functions_, pinned_, word_memory_};
     const GraphView graphs{session, graphs_, door_};
     return {session,
-            CodeView{session, images_, helpers_, function_changes_, link_states_},
+            CodeView{session, images_, helpers_, function_changes_, linker_},
             contexts,
             GreenContextView{contexts, device_resources_, context_owners_},
             CopyView{session, staging_, incoming_},
@@ -162,6 +163,7 @@ Worker::~Worker() {
     pinned_.stop();
     word_memory_.stop();
     helpers_.stop();
+    linker_.stop();
 }
 
 Error Worker::run(std::unique_ptr<transport::Connection> connection) {

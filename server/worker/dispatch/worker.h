@@ -35,7 +35,7 @@
 #include "server/worker/graphs/graph_book.h"
 #include "server/worker/graphs/graph_steps.h"
 #include "server/worker/images/images.h"
-#include "server/worker/images/link_state.h"
+#include "server/worker/images/linker.h"
 #include "server/worker/memory/device_memory.h"
 #include "server/worker/memory/host_mirrors.h"
 #include "server/worker/memory/pinned_memory.h"
@@ -92,6 +92,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver, private D
     // Adds a connection that carries bulk data only, also before run(). Called by one thread at a time. A connection
     // that cannot be added is closed; the session goes on without it.
     void add_lane(std::size_t index, std::unique_ptr<transport::Connection> connection);
+    // Runs `job` on the dispatcher's thread. Any thread.
+    void post(std::function<void()> job) { inbox_.post(std::move(job)); }
     // Before run(), or on the dispatcher's thread.
     const SessionView& session() { return views_.session(); }
 
@@ -155,8 +157,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver, private D
     HostFunctions host_functions_;
     GraphBook graphs_;
     GraphSteps graph_steps_;
+    Linker linker_;
     DriverDoor door_;
-    LinkStates link_states_;
     Gate gate_;  // behind everything that its entries use
     Views views_;
 

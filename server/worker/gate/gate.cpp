@@ -119,7 +119,7 @@ bool Gate::is_issued(std::vector<std::uint64_t>& entries) const {
 Reason Gate::reason_of(Entry& head) {
     const bool is_first = head.of_graph_ == nullptr || &head.of_graph_->front() == &head;
     if (!is_first || !is_issued(head.after) || (head.after_all_ && entries_.begin()->first != head.number_) ||
-        (head.stream_ != nullptr && !in_order(*head.stream_, head.number_))) {
+        (head.stream_ != nullptr && head.in_order_of_streams && !in_order(*head.stream_, head.number_))) {
         return Reason::order;
     }
     if (host_.driver_closed()) {
@@ -354,7 +354,9 @@ void Gate::when_complete(StreamState& stream, Action action) {
     } else if (stream.queue.empty() && scheduler_.has_room(stream, 1)) {
         scheduler_.when_issued_is_complete(stream, std::move(action));
     } else {
-        queue(stream, std::make_unique<Run>([this, &stream, action] { scheduler_.mark(stream, action); }, action));
+        auto wait = std::make_unique<Run>([this, &stream, action] { scheduler_.mark(stream, action); }, action);
+        wait->in_order_of_streams = false;
+        queue(stream, std::move(wait));
     }
 }
 

@@ -39,9 +39,12 @@ class Entry {
     // For logs.
     [[nodiscard]] virtual std::string_view what() const { return "a wait"; }
 
-    calls::Kind kind = calls::Kind::none;             // work and order: the gate gives it a submission
-    std::uint32_t cost = 1;                           // places that it takes in the driver's queue
-    std::size_t bytes = kQueuedCostBytes;             // charged while it is queued
+    calls::Kind kind = calls::Kind::none;  // work and order: the gate gives it a submission
+    std::uint32_t cost = 1;                // places that it takes in the driver's queue
+    std::size_t bytes = kQueuedCostBytes;  // charged while it is queued
+    // Does it wait for earlier entries of the legacy stream, or of blocking streams? A call that only waits for its own
+    // stream must not: work behind it would wait for them as well, and may be what they need.
+    bool in_order_of_streams = true;
     std::vector<std::uint64_t> after;                 // entries of other queues to be issued first
     std::vector<std::shared_ptr<EventState>> events;  // those that it names: the program may destroy them meanwhile
     std::vector<EventState*> records;                 // those of `events` that it will record

@@ -1,20 +1,19 @@
-// The JIT linker. Its calls run on helper threads, since the driver compiles; calls on one linker state run one after
-// the other.
+// The JIT linker. Its calls run on a thread of their own, since the driver compiles; calls on one linker state begin
+// when those before them have been answered.
 
 #include <utility>
 
-#include "server/worker/dispatch/helpers.h"
 #include "server/worker/handlers/handlers.h"
 #include "server/worker/images/images.h"
 #include "server/worker/images/jit_options.h"
-#include "server/worker/images/link_state.h"
+#include "server/worker/images/linker.h"
 
 namespace gpupool::worker::handlers {
 namespace {
 
 std::shared_ptr<LinkState> find_state(CodeView& session, CUlinkState client) {
-    const auto it = session.link_states.by_client.find(client);
-    return it == session.link_states.by_client.end() ? nullptr : it->second;
+    const auto it = session.linker.states.find(client);
+    return it == session.linker.states.end() ? nullptr : it->second;
 }
 
 // Begins `call` once the calls before it on the same state have ended.
@@ -57,8 +56,8 @@ void run(CodeView& session, const Command& command, const std::shared_ptr<LinkSt
         });
         begin_next_call(*state);
     };
-    after_earlier_calls(
-        state, [&session, work = std::move(work), done = std::move(done)] { session.helpers.run(work, done); });
+    after_earlier_calls(state,
+                        [&session, work = std::move(work), done = std::move(done)] { session.linker.run(work, done); });
 }
 
 }  // namespace
@@ -72,8 +71,11 @@ Outcome gpLinkCreate(CodeView& session, Command& command, codec::Slots<calls::gp
     if (context == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (log_bytes > kMaxLogBytes || session.link_states.by_client.size() >= kMaxStates) {
+    if (log_bytes > kMaxLogBytes || session.linker.states.size() >= kMaxStates) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!session.linker.start()) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
     auto state = std::make_shared<LinkState>(
         LinkState{context->driver,
@@ -83,7 +85,7 @@ Outcome gpLinkCreate(CodeView& session, Command& command, codec::Slots<calls::gp
     }
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
     const driver::Api& api = session.api;
-    session.helpers.run(
+    session.linker.run(
         [&api, state, result] {
             *result = in_context(api, state->context, [&] {
                 return driver::call(api.cuLinkCreate_v2, static_cast<unsigned>(state->jit.options.size()),
@@ -92,7 +94,7 @@ Outcome gpLinkCreate(CodeView& session, Command& command, codec::Slots<calls::gp
         },
         [&session, command, state, result, client] {
             if (*result == CUDA_SUCCESS) {
-                session.link_states.by_client[client] = state;
+                session.linker.states[client] = state;
                 session.handles.bind(client, state->driver);
             }
             session.answers.give(command, *result);
@@ -190,11 +192,11 @@ Outcome gpLinkDestroy(CodeView& session, Command& command, codec::Slots<calls::g
     if (state == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    session.link_states.by_client.erase(client);
+    session.linker.states.erase(client);
     command.keep_header(kWaitingCostBytes);
     after_earlier_calls(state, [&session, command, client, state] {
         const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
-        session.helpers.run(
+        session.linker.run(
             [&api = session.api, state, result] {
                 // Without a context the driver damages its heap, if a unit did not fit. The context may have ended.
                 static_cast<void>(driver::call(api.cuCtxSetCurrent, state->context));

@@ -108,7 +108,7 @@ void end_stream(SessionView& session, CUstream client, CUcontext context) {
     driver::call(session.api.cuStreamDestroy_v2, stream.driver);
     keep_first_error(state->latched_by_ended, stream.take_latched());
     session.tracer.forget(stream);
-    session.gate.forget(stream, CUDA_SUCCESS);
+    session.gate.forget(stream, state->lost);  // the end of a dead context's stream does not mean that its work is done
     const bool ends_capture = stream.began_capture;
     state->streams.erase(it);
     ends_capture ? note_end_of_capture(session) : note_captures(session);

@@ -151,6 +151,8 @@ TEST(CommandLine, BadSettingsAreReportedWithTheirLine) {
          "3: limits.session_memory: must be more than 0, like \"8GiB\"; leave it out"},
         {"[limits]\nsession_memory = 0\n", "3: limits.session_memory: must be more than 0"},
         {"[limits]\nsession_memory = \"1KiB\"\n", "3: limits.session_memory: must be 2 MiB or more"},
+        {"[limits]\nsession_memory = \"1GiB,0=1KiB\"\n", "3: limits.session_memory: must be 2 MiB or more"},
+        {"[limits]\nsession_memory = \"0=1GiB,0=2GiB\"\n", "3: limits.session_memory: cannot read the quota '0=2GiB'"},
         {"listen = [\"127.0.0.1\", \"127.0.0.1:9470\"]\n", "2: listen: 127.0.0.1:9470 is given twice"},
         {"[auth]\ntokens = [\"short\"]\n", "3: auth.tokens: a token must have"},
         {"[auth]\ntokens = \"not-a-list\"\n", "3: auth.tokens: must be a list"},

@@ -2,6 +2,7 @@
 //
 //   quota_shown    the quota is the device's size wherever a program looks, and all of it can be allocated
 //   quota_devices  each of two devices has a quota of its own, whichever device's stream allocates
+//   quota_each     device 0 has QUOTA, device 1 HELD
 //   quota_hold     allocates HELD bytes, prints "ready", and frees them when its stdin ends
 //   quota_stacks   local memory, stacks and the device's heap count, on two multiprocessors
 //   quota_contexts contexts of 20 MiB, except the first, and many streams and nodes of graphs count
@@ -74,6 +75,20 @@ void use_pool_of_other_device(CUmemoryPool pool, const std::array<CUcontext, 2>&
     must(driver.cuMemPoolTrimTo(pool, 0), "cuMemPoolTrimTo");
     use(contexts[1]);
     expect_available(quota, "after a pool of device 1");
+}
+
+int use_each_device() {
+    must(driver.cuInit(0), "cuInit");
+    for (CUdevice device = 0; device < 2; ++device) {
+        const std::size_t quota = number(device == 0 ? "QUOTA" : "HELD");
+        std::size_t total = 0;
+        must(driver.cuDeviceTotalMem(&total, device), "cuDeviceTotalMem");
+        say("total", static_cast<long long>(total));
+        expect(total == quota, "cuDeviceTotalMem");
+        context_on(device);
+        expect_available(quota, "the quota of a device");
+    }
+    return 0;
 }
 
 int use_devices() {
@@ -284,6 +299,9 @@ int run_quotas(const std::string& mode) {
     }
     if (mode == "quota_devices") {
         return use_devices();
+    }
+    if (mode == "quota_each") {
+        return use_each_device();
     }
     if (mode == "quota_stacks") {
         return use_stacks();

@@ -47,6 +47,27 @@ TEST_F(Quotas, OnlyTheFirstGpuLimited) {
     EXPECT_TRUE(run("quota_devices", 64 * kMiB)->succeeds());
 }
 
+// Devices have quotas of different sizes; a session gets the smaller of what it asks for and what the server allows.
+TEST_F(Quotas, EachDeviceHasItsOwn) {
+    const auto each = [&](std::uint64_t first, std::uint64_t second, const std::string& asked) {
+        return run("quota_each", first * kMiB, {"GPUPOOL_MEMORY=" + asked}, second * kMiB);
+    };
+    start("[limits]\nsession_memory = \"64MiB,1=32MiB\"\n",
+          {"GPUPOOL_SOFTGPU_DEVICES=2", "GPUPOOL_SOFTGPU_MEMORY=256M"});
+    EXPECT_TRUE(each(64, 32, "")->succeeds());
+    EXPECT_TRUE(each(48, 32, "48MiB")->succeeds());
+    EXPECT_TRUE(each(64, 16, "1=16MiB")->succeeds());
+    EXPECT_TRUE(each(16, 32, "1GiB,0=16MiB")->succeeds());
+    const auto moved = run("quota_shown", 32 * kMiB, {"CUDA_VISIBLE_DEVICES=1"});
+    EXPECT_TRUE(moved->succeeds()) << "the server's numbers, whichever devices the program sees";
+    const auto unknown = run("quota_shown", 0, {"GPUPOOL_MEMORY=2=16MiB"});
+    EXPECT_NE(unknown->wait(), 0);
+    EXPECT_NE(unknown->errors().find("asks for memory of device 2"), std::string::npos) << unknown->errors();
+    start("[limits]\nsession_memory = \"1=32MiB\"\n", {"GPUPOOL_SOFTGPU_DEVICES=2", "GPUPOOL_SOFTGPU_MEMORY=256M"});
+    EXPECT_TRUE(each(256, 32, "")->succeeds()) << "device 0 has no quota";
+    EXPECT_TRUE(each(64, 32, "64MiB")->succeeds());
+}
+
 // A program can allocate its quota beside its context, and the server admits no more programs than there is memory for.
 TEST_F(Quotas, ContextOverheadUncounted) {
     start("[limits]\nsession_memory = \"64MiB\"\n", {"GPUPOOL_SOFTGPU_MEMORY=208M", "GPUPOOL_SOFTGPU_CONTEXT=40M"});

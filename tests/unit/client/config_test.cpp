@@ -63,7 +63,7 @@ TEST_F(ConfigTest, DefaultsNeedNoSettings) {
     EXPECT_EQ(config->wait_when_full.count(), 0);
     EXPECT_EQ(config->transport, transport::Choice::automatic);
     EXPECT_FALSE(config->synchronous);
-    EXPECT_FALSE(config->memory_bytes);
+    EXPECT_FALSE(config->memory.any());
     EXPECT_EQ(config->source, "");
 }
 
@@ -95,7 +95,7 @@ summary = true
     ASSERT_TRUE(config) << config.error().message;
     EXPECT_EQ(config->server, "gpu.example:9470");
     EXPECT_EQ(config->token, "secret");
-    EXPECT_EQ(config->memory_bytes, 8ull << 30);
+    EXPECT_EQ(config->memory.each_bytes, 8ull << 30);
     EXPECT_EQ(config->log_file, "/tmp/x.log");
     EXPECT_EQ(config->log_level, log::Level::debug);
     EXPECT_EQ(config->connect_timeout.count(), 2500);
@@ -116,7 +116,7 @@ TEST_F(ConfigTest, EnvironmentTakesPrecedence) {
     ASSERT_TRUE(config) << config.error().message;
     EXPECT_EQ(config->server, "environment:2");
     EXPECT_FALSE(config->synchronous);
-    EXPECT_EQ(config->memory_bytes, 4u << 20);
+    EXPECT_EQ(config->memory.each_bytes, 4u << 20);
 }
 
 TEST_F(ConfigTest, FirstFileTakesPrecedence) {
@@ -194,6 +194,7 @@ TEST_F(ConfigTest, WrongVariablesAreReported) {
                                                          {"GPUPOOL_MEMORY", "8 elephants"},
                                                          {"GPUPOOL_MEMORY", "0"},
                                                          {"GPUPOOL_MEMORY", "1MiB"},
+                                                         {"GPUPOOL_MEMORY", "8GiB,1=1MiB"},
                                                          {"GPUPOOL_CONNECT_TIMEOUT", "0"},
                                                          {"GPUPOOL_CONNECT_TIMEOUT", "1000h"},
                                                          {"GPUPOOL_LOG_LEVEL", "shouting"},

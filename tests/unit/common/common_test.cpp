@@ -15,6 +15,7 @@
 #include "common/hash.h"
 #include "common/mutex.h"
 #include "common/processors.h"
+#include "common/quotas.h"
 #include "common/spin.h"
 #include "common/unique_fd.h"
 #include "common/units.h"
@@ -135,6 +136,30 @@ TEST(Units, Sizes) {
     }
     for (const char* text : {"", "GiB", "-1", "8 Gib x", "0x10", "nan", "inf", "1e3", "99999999TiB", "8GiBs"}) {
         EXPECT_FALSE(parse_bytes(text)) << text;
+    }
+}
+
+TEST(Quotas, ForEachDeviceAndForSingleOnes) {
+    constexpr std::uint64_t kGiB = 1u << 30;
+    const auto each = parse_quotas("8GiB");
+    ASSERT_TRUE(each);
+    EXPECT_EQ(each->bytes(0), 8 * kGiB);
+    EXPECT_EQ(each->beyond(0), std::nullopt);
+    const auto both = parse_quotas("8GiB,1=4GiB");
+    ASSERT_TRUE(both);
+    EXPECT_EQ(both->bytes(0), 8 * kGiB);
+    EXPECT_EQ(both->bytes(1), 4 * kGiB);
+    EXPECT_EQ(both->least_bytes(), 4 * kGiB);
+    EXPECT_EQ(both->beyond(1), 1U);
+    EXPECT_EQ(both->beyond(2), std::nullopt);
+    const auto single = parse_quotas("2=1GiB,0=2GiB");
+    ASSERT_TRUE(single);
+    EXPECT_EQ(single->bytes(0), 2 * kGiB);
+    EXPECT_EQ(single->bytes(1), 0U) << "no quota";
+    EXPECT_FALSE(Quotas().any());
+    for (const char* text : {"", ",", "8GiB,", "8GiB,4GiB", "0=1GiB,0=1GiB", "=1GiB", "-1=1GiB", "x=1GiB", "64=1GiB",
+                             "0=", "0 =1GiB", "1=2=3"}) {
+        EXPECT_FALSE(parse_quotas(text)) << text;
     }
 }
 

@@ -202,6 +202,22 @@ TEST_F(GateTest, WorkThatGoesOnKeepsItsPlace) {
     EXPECT_EQ(stream.outstanding, 3U) << "each was accounted for once";
 }
 
+// A call that waits for a stream gives the GPU nothing. If it took part in the order of streams, work behind it would
+// wait for streams that may wait for this very work.
+TEST_F(GateTest, WaitsForAStreamHaveNoOrderAmongStreams) {
+    StreamState& stuck = add_stream(1);
+    StreamState& other = add_stream(2);
+    bool ready = false, never = false;
+    gate.queue(context.legacy, work("legacy", &ready));
+    gate.queue(stuck, work("stuck", &never));
+    gate.when_complete(context.legacy, note("complete"));
+    gate.queue(other, work("other"));
+    EXPECT_FALSE(gate.run());
+    ready = true;
+    EXPECT_TRUE(gate.run());
+    EXPECT_EQ(log, (Log{"legacy", "other"})) << "work of a blocking stream follows the legacy stream's work only";
+}
+
 TEST_F(GateTest, SubmissionAccountsForItsWork) {
     StreamState& stream = add_stream(1);
     {

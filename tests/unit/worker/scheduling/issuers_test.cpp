@@ -8,7 +8,9 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string_view>
@@ -35,10 +37,17 @@ struct Seen {
     std::uint64_t failing = ~std::uint64_t{0};  // the serial of the launch that the driver refuses
     CUcontext wanted_context = reinterpret_cast<CUcontext>(0x300);
     std::atomic<std::size_t> without_context{0};
+    std::function<void(std::uint64_t)> before_launch;
     std::atomic<bool> refuse_context_once{false};  // once for each issuer thread
 };
 Seen* seen = nullptr;
 thread_local CUcontext current = nullptr;
+
+bool is_issuer() {
+    char name[16] = {};
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    return std::string_view(name) == "gpupool-issue";
+}
 
 driver::Library recording_driver() {
     driver::Library library;
@@ -46,9 +55,7 @@ driver::Library recording_driver() {
     add_idle_gpu(api);
     api.cuCtxSetCurrent = [](CUcontext context) {
         static thread_local const Seen* refused = nullptr;
-        char name[16] = {};
-        pthread_getname_np(pthread_self(), name, sizeof name);
-        if (seen->refuse_context_once && refused != seen && std::string_view(name) == "gpupool-issue") {
+        if (seen->refuse_context_once && refused != seen && is_issuer()) {
             refused = seen;
             return CUDA_ERROR_LAUNCH_FAILED;
         }
@@ -59,6 +66,9 @@ driver::Library recording_driver() {
                             CUstream stream, void**, void** extra) {
         std::uint64_t serial = 0;
         std::memcpy(&serial, extra[1], sizeof serial);
+        if (seen->before_launch) {
+            seen->before_launch(serial);
+        }
         // Other launches would overtake, if nothing prevented it.
         for (int i = 0; i < (serial % 7 == 0 ? 50 : 1); ++i) {
             std::this_thread::yield();
@@ -145,6 +155,61 @@ TEST_F(WorkerIssuers, LaterCommandsWaitForTheIssuers) {
         EXPECT_EQ(seen_.launched_before_memset[i], (i + 1) * kInRound);
     }
     EXPECT_EQ(seen_.threads.size(), 4u);
+}
+
+// An entry may go as soon as its data is there, also while the dispatcher has left launches to the issuers and goes on
+// with the next frame. It must not go before them.
+TEST_F(WorkerIssuers, QueuedWorkWaitsForTheIssuers) {
+    constexpr std::size_t kLaunches = 120, kMixed = 60, kLast = kStreams - 1, kQueued = kStreams;
+    constexpr std::uint64_t kSlow = 30;  // an issuer takes long for one of the launches from this serial on
+    std::atomic<bool> ready{false}, issued{false}, any_slow{false}, at_last_launch{false};
+    std::size_t launched_before = 0;
+    class Queued final : public worker::Entry {
+      public:
+        explicit Queued(std::function<worker::Reason()> issue) : issue_(std::move(issue)) {}
+        worker::Reason advance() override { return issue_(); }
+
+      private:
+        const std::function<worker::Reason()> issue_;
+    };
+    LaunchingSession session(recording_driver(), kStreams + 1, with_issuers(2));
+    session.queue(kQueued, std::make_unique<Queued>([&] {
+                      if (!ready) {
+                          return worker::Reason::data;
+                      }
+                      launched_before = seen_.launched;
+                      issued = true;
+                      return worker::Reason::none;
+                  }));
+    FrameOfCommands frame = session.frame(), next = session.frame();
+    for (; serial_ < kLaunches; ++serial_) {
+        // The dispatcher makes the last launches itself: the fourth stream is its own.
+        session.add_launch(frame, serial_ < kMixed ? serial_ % kLast : kLast, &serial_, sizeof serial_);
+    }
+    session.add_launch(next, kLast, &serial_, sizeof serial_);
+    seen_.before_launch = [&](std::uint64_t serial) {
+        if (serial == 0) {
+            session.send(next);  // so there is more to do when the frame ends
+            ready = true;
+        }
+        at_last_launch = at_last_launch || serial + 1 == kLaunches;
+        if (!is_issuer() || serial < kSlow || any_slow.exchange(true)) {
+            return;
+        }
+        while (!at_last_launch) {
+            std::this_thread::yield();
+        }
+        const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+        while (!issued && std::chrono::steady_clock::now() < until) {
+            std::this_thread::yield();
+        }
+    };
+    session.send(frame);
+    wait_for_launches(kLaunches + 1);
+    session.end();
+    EXPECT_TRUE(issued);
+    EXPECT_GE(launched_before, kLaunches);
+    EXPECT_GT(seen_.threads.size(), 1u);
 }
 
 TEST_F(WorkerIssuers, FailureIsLatchedInItsStream) {

@@ -144,6 +144,13 @@ class LaunchingSession {
         static_cast<wire::Receiver&>(worker_).on_frame(wire::FrameType::commands, std::move(payload),
                                                        frame.data().size());
     }
+    // Puts an entry into the gate's queue of the stream of that index, on the dispatcher's thread.
+    void queue(std::size_t stream_index, std::unique_ptr<worker::Entry> entry) {
+        const auto given = std::make_shared<std::unique_ptr<worker::Entry>>(std::move(entry));
+        worker_.post([this, stream_index, given] {
+            worker_.session().gate.queue(*context_->streams.at(streams_[stream_index]), std::move(*given));
+        });
+    }
 
   private:
     static constexpr std::uint64_t kContext = 0x101;
