@@ -78,14 +78,9 @@ void make_context(ContextView& session, const Command& command, ContextMaking ma
         session.answers.give(command, CUDA_ERROR_OUT_OF_MEMORY);
         return;
     }
-    DeviceMemory& memory = session.memory;
-    const std::uint64_t bytes = making.green ? 0 : memory.driver.needed_for_context(making.device);
-    if (bytes != 0 && !memory.charge(session.api, making.device, bytes)) {
+    if (!making.green && !session.memory.charge_context(session.api, making.device)) {
         session.answers.give(command, CUDA_ERROR_OUT_OF_MEMORY);
         return;
-    }
-    if (!making.green) {
-        memory.driver.begin_context(making.device);
     }
     ++session.objects.contexts_in_making;
     const auto made = std::make_shared<Made>();
@@ -276,11 +271,8 @@ Outcome cuCtxSetLimit(SessionView& session, Command& command, codec::Slots<calls
     DeviceMemory& memory = session.memory;
     const std::uint64_t needed = memory.driver.needed_bytes(*context, limit, value);
     const std::uint64_t counted = memory.driver.counted_bytes(*context, limit);
-    if (needed > counted) {
-        if (!memory.charge(session.api, context->device, needed - counted)) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        memory.driver.count(*context, limit, needed);
+    if (!memory.charge_limit(session.api, *context, limit, value)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
     session.waiting_calls.run(

@@ -140,8 +140,11 @@ CUresult charge_memory(GraphExecView& session, const Command& command, const Str
     // A lower limit may have taken the room for its kernels' local memory, or there may never have been enough.
     CUresult result = session.scheduler.enter(session.context_of(command));
     if (result == CUDA_SUCCESS && graph.memory.stack_bytes > kLeastStackBytes) {
-        result = session.memory.charge_stack(session.api, *stream.context, graph.memory.stack_bytes);
-        result = session.memory.account.fits(stream.context->device, 0) ? result : CUDA_ERROR_OUT_OF_MEMORY;
+        const ContextState& context = *stream.context;
+        const bool fits =
+            session.memory.charge_limit(session.api, context, CU_LIMIT_STACK_SIZE, graph.memory.stack_bytes) &&
+            session.memory.account.fits(context.device, 0);
+        result = fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (result != CUDA_SUCCESS || charge.any()) {
         return result;
@@ -271,28 +274,42 @@ Outcome put(GraphExecView& session, Command& command, CUgraphExec executable, CU
     return launch(session, command, std::move(*submission), graph, kind, std::move(charge));
 }
 
-// Charges the nodes of a new executable.
-bool charge_nodes(GraphExecView& session, CUcontext context, std::uint64_t nodes) {
-    const ContextState* const state = session.objects.context(context);
-    for (const auto& [client, executable] : session.graphs.executables) {
-        nodes += executable->cost();
-    }
-    const std::uint64_t bytes = session.memory.driver.needed_for_nodes(nodes);
-    if (state == nullptr || (bytes != 0 && !session.memory.account.charge(state->device, bytes))) {
-        return state == nullptr;
-    }
-    session.memory.driver.note_nodes(nodes);
-    return true;
-}
+struct Instantiation {
+    std::shared_ptr<GraphExec> made;
+    ExpansionParts parts;
+    CUgraphNode error_node = nullptr;
+    int outcome = 0;
+    CUresult result = CUDA_SUCCESS;
+};
 
 // The driver has made room for the local memory of the graph's kernels. If that is beyond the quota, launches say so.
-void learn_stack(SessionView& session, CUcontext context, const std::shared_ptr<GraphExec>& graph) {
-    session.gate.when_open([&session, context, graph] {
-        const ContextState* const state = session.objects.context(context);
-        if (state != nullptr && session.scheduler.enter(state) == CUDA_SUCCESS) {
-            graph->memory.stack_bytes = session.memory.driver.learn_stack(session.api, *state);
+void learn_stack(SessionView& session, CUcontext context, GraphExec& graph) {
+    const ContextState* const state = session.objects.context(context);
+    if (state != nullptr && session.scheduler.enter(state) == CUDA_SUCCESS) {
+        graph.memory.stack_bytes = session.memory.driver.learn_stack(session.api, *state);
+    }
+}
+
+// Charges what the driver took for the executable, which becomes the client's.
+CUresult keep(GraphExecView& session, CUgraphExec client, CUcontext context, const std::shared_ptr<GraphExec>& made) {
+    if (session.graphs.executables.contains(client)) {
+        return CUDA_ERROR_INVALID_VALUE;  // the client gave the handle to another executable meanwhile
+    }
+    if (!session.memory.graphs.fits_quota(made->memory)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (const ContextState* const state = session.objects.context(context); state != nullptr) {
+        std::uint64_t nodes = made->cost();
+        for (const auto& [handle, executable] : session.graphs.executables) {
+            nodes += executable->cost();
         }
-    });
+        if (!session.memory.charge_nodes(session.api, state->device, nodes)) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    session.graphs.executables[client] = made;
+    session.handles.bind(client, made->driver());
+    return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -346,46 +363,31 @@ Outcome gpGraphInstantiate(GraphExecView& session, Command& command, codec::Slot
     if (const CUresult failed = failure_of(session, graph); failed != CUDA_SUCCESS) {
         return failed;
     }
-    struct Work {
-        std::shared_ptr<GraphExec> made;
-        ExpansionParts parts;
-        CUgraphNode error_node = nullptr;
-        int outcome = 0;
-        CUresult result = CUDA_SUCCESS;
-    };
-    const auto work = std::make_shared<Work>();
+    const auto work = std::make_shared<Instantiation>();
     work->made = std::make_shared<GraphExec>(session.api, session.pinned);
     work->parts = take_parts(session, *context, graph);
-    const driver::Api& api = session.api;
+    const auto client = codec::from_wire<CUgraphExec>(slots.at<Call::executable>().minted);
+    const auto answer = [&session, command, work, client, context = context->client] {
+        learn_stack(session, context, *work->made);
+        if (work->result == CUDA_SUCCESS) {
+            work->result = keep(session, client, context, work->made);
+        }
+        session.answers.give(command, work->result, false, 16, [&](std::byte* place) {
+            codec::Writer out(place);
+            out.value(session.handles.client_handle(work->error_node));
+            out.value(work->outcome);
+        });
+        work->made.reset();  // while the driver is open
+    };
     session.waiting_calls.run(
-        [&api, work, graph, context = context->driver, flags = slots.at<Call::flags>().value] {
+        [&api = session.api, work, graph, context = context->driver, flags = slots.at<Call::flags>().value] {
             work->result = in_context(api, context, [&] {
                 return work->made->instantiate(graph, work->parts, flags, work->error_node, work->outcome);
             });
         },
-        [&session, command, work, client_context = context->client,
-         client = codec::from_wire<CUgraphExec>(slots.at<Call::executable>().minted)] {
+        [&session, work, answer] {
             put_stand_ins(session, work->parts);
-            learn_stack(session, client_context, work->made);
-            if (work->result == CUDA_SUCCESS && session.graphs.executables.contains(client)) {
-                // The client gave the handle to another executable meanwhile.
-                work->result = CUDA_ERROR_INVALID_VALUE;
-            }
-            if (work->result == CUDA_SUCCESS && !session.memory.graphs.fits_quota(work->made->memory)) {
-                work->result = CUDA_ERROR_OUT_OF_MEMORY;
-            }
-            if (work->result == CUDA_SUCCESS && !charge_nodes(session, client_context, work->made->cost())) {
-                work->result = CUDA_ERROR_OUT_OF_MEMORY;
-            }
-            if (work->result == CUDA_SUCCESS) {
-                session.graphs.executables[client] = work->made;
-                session.handles.bind(client, work->made->driver());
-            }
-            session.answers.give(command, work->result, false, 16, [&](std::byte* place) {
-                codec::Writer out(place);
-                out.value(session.handles.client_handle(work->error_node));
-                out.value(work->outcome);
-            });
+            session.gate.when_open(answer);
         });
     return Outcome::answered();
 }

@@ -55,7 +55,10 @@ bool is_independent(const SessionView& session, const Command& command, const Co
 CUresult charge_local_memory(SessionView& session, const ContextState& context, CUfunction function) {
     int bytes = 0;
     driver::call(session.api.cuFuncGetAttribute, &bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
-    return session.memory.charge_stack(session.api, context, static_cast<std::size_t>(std::max(bytes, 0)));
+    return session.memory.charge_limit(session.api, context, CU_LIMIT_STACK_SIZE,
+                                       static_cast<std::size_t>(std::max(bytes, 0)))
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 // A function's first launch, made on a helper: the driver waits for the GPU if the function needs more local memory

@@ -42,19 +42,19 @@ bool make_room(StreamView& session) {
     return false;
 }
 
-// Must memory be charged for one stream more?
-bool takes_memory(const SessionView& session, const ContextState& context) {
-    return session.memory.driver.needed_for_streams(context, context.streams.size() + 1) != 0;
+// With one stream more, how many has the context, or the green context and all that share its memory?
+std::size_t count_with_another(const ContextState& context) {
+    const ContextState& owner = context.owner();
+    std::size_t count = owner.streams.size() + 1;
+    for (const ContextState* const green : owner.greens) {
+        count += green->streams.size();
+    }
+    return count;
 }
 
-bool charge_stream(SessionView& session, const ContextState& context) {
-    const std::size_t count = context.streams.size() + 1;
-    const std::uint64_t bytes = session.memory.driver.needed_for_streams(context, count);
-    if (bytes != 0 && !session.memory.charge(session.api, context.device, bytes)) {
-        return false;
-    }
-    session.memory.driver.note_streams(context, count);
-    return true;
+// Must memory be charged for one stream more?
+bool takes_memory(const SessionView& session, const ContextState& context) {
+    return session.memory.driver.needed_for_streams(context, count_with_another(context)) != 0;
 }
 
 template <class Call>
@@ -63,8 +63,8 @@ Outcome create(StreamView& session, Command& command, codec::Slots<Call>& slots,
     const bool has_room = make_room(session);  // which may end contexts
     ContextState* context = session.context_of(command);
     if (context != nullptr && takes_memory(session, *context)) {
-        session.dispatcher
-            .catch_up();  // streams that the program has destroyed may still be there; may end contexts as well
+        // Streams that the program has destroyed may still be there. May end contexts as well.
+        session.dispatcher.catch_up();
         context = session.context_of(command);
     }
     if (context == nullptr) {
@@ -73,10 +73,7 @@ Outcome create(StreamView& session, Command& command, codec::Slots<Call>& slots,
     if (codec::kind_of(codec::to_wire(client)) != codec::HandleKind::stream || context->streams.contains(client)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!has_room) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (!charge_stream(session, *context)) {
+    if (!has_room || !session.memory.charge_streams(session.api, *context, count_with_another(*context))) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     session.scheduler.enter(context);
@@ -170,7 +167,7 @@ Outcome gpGreenStreamCreate(StreamView& session, Command&, codec::Slots<calls::g
     if (codec::kind_of(codec::to_wire(client)) != codec::HandleKind::stream || context->streams.contains(client)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!has_room) {
+    if (!has_room || !session.memory.charge_streams(session.api, *context, count_with_another(*context))) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     auto stream = std::make_unique<StreamState>();

@@ -15,6 +15,9 @@ void DeviceMemory::add_reference(CUmemGenericAllocationHandle handle,
 }
 
 bool DeviceMemory::charge(const driver::Api& api, CUdevice device, std::uint64_t bytes) {
+    if (bytes == 0) {
+        return true;
+    }
     if (!account.fits(device, bytes)) {
         pools.recount(api);
     }
@@ -37,16 +40,40 @@ CUresult DeviceMemory::charge_code(const driver::Api& api, std::uint64_t handle,
     return CUDA_SUCCESS;
 }
 
-CUresult DeviceMemory::charge_stack(const driver::Api& api, const ContextState& context, std::size_t stack_bytes) {
-    const std::uint64_t needed = driver.needed_bytes(context, CU_LIMIT_STACK_SIZE, stack_bytes);
-    const std::uint64_t counted = driver.counted_bytes(context, CU_LIMIT_STACK_SIZE);
+bool DeviceMemory::charge_context(const driver::Api& api, CUdevice device) {
+    if (!charge(api, device, driver.needed_for_context(device))) {
+        return false;
+    }
+    driver.begin_context(device);
+    return true;
+}
+
+bool DeviceMemory::charge_streams(const driver::Api& api, const ContextState& context, std::size_t count) {
+    if (!charge(api, context.device, driver.needed_for_streams(context, count))) {
+        return false;
+    }
+    driver.note_streams(context, count);
+    return true;
+}
+
+bool DeviceMemory::charge_nodes(const driver::Api& api, CUdevice device, std::uint64_t count) {
+    if (!charge(api, device, driver.needed_for_nodes(count))) {
+        return false;
+    }
+    driver.note_nodes(count);
+    return true;
+}
+
+bool DeviceMemory::charge_limit(const driver::Api& api, const ContextState& context, CUlimit limit, std::size_t value) {
+    const std::uint64_t needed = driver.needed_bytes(context, limit, value);
+    const std::uint64_t counted = driver.counted_bytes(context, limit);
     if (needed > counted) {
         if (!charge(api, context.device, needed - counted)) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
+            return false;
         }
-        driver.count(context, CU_LIMIT_STACK_SIZE, needed);
+        driver.count(context, limit, needed);
     }
-    return CUDA_SUCCESS;
+    return true;
 }
 
 bool DeviceMemory::recount(const driver::Api& api) {

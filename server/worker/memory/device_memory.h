@@ -101,8 +101,13 @@ struct DeviceMemory {
     // Charges the first use of a kernel in the context (null: none yet), or of the data of a module or library.
     CUresult charge_code(const driver::Api& api, std::uint64_t handle, const ContextState* context,
                          const std::string& kernel);
-    // Charges room for a stack of that size in the context, if it has less.
-    CUresult charge_stack(const driver::Api& api, const ContextState& context, std::size_t stack_bytes);
+    // Charges what the driver takes for a context more on the device, for so many streams in the context, or for so
+    // many nodes in the session's executable graphs: if that is more than before.
+    bool charge_context(const driver::Api& api, CUdevice device);
+    bool charge_streams(const driver::Api& api, const ContextState& context, std::size_t count);
+    bool charge_nodes(const driver::Api& api, CUdevice device, std::uint64_t count);
+    // Charges what the value of the limit takes in the context, if that is more than before.
+    bool charge_limit(const driver::Api& api, const ContextState& context, CUlimit limit, std::size_t value);
     // Counts again what pools and graphs hold. True if that is less than before.
     bool recount(const driver::Api& api);
     // Releases the allocation from the account if it has neither references nor mappings; otherwise returns false.
