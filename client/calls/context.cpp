@@ -99,6 +99,9 @@ void forget_objects(Session& s, ContextState& context) {
     forget_kernel_functions(context.handle);
     forget_textures(context.handle);
     forget_memory(s, context);
+    if (!context.green()) {
+        context.streams = context.streams_reserved = 0;
+    }
 }
 
 CUresult destroy(CUcontext ctx) {

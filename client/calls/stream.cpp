@@ -63,6 +63,22 @@ int clamped_priority(int priority, const ContextState& context) {
     return std::max(device.greatest_priority, std::min(device.least_priority, priority));
 }
 
+// Asks the server for room for one stream more, if the context never had so many. Their creation is sent without
+// waiting for the result, and a program must learn at once that its quota does not allow it.
+CUresult reserve_stream(const ContextState& context, ContextState& owner) {
+    constexpr std::size_t kAlwaysThere = 32;
+    const std::size_t count = owner.streams.load(std::memory_order_relaxed) + 1;
+    if (count <= std::max(kAlwaysThere, owner.streams_reserved.load(std::memory_order_relaxed)) ||
+        !this_session().agreement.has(calls::gpStreamReserve::kOpcode)) {
+        return CUDA_SUCCESS;
+    }
+    const CUresult result = remote<calls::gpStreamReserve>(context.handle);
+    if (result == CUDA_SUCCESS) {
+        owner.streams_reserved.store(count, std::memory_order_relaxed);
+    }
+    return result;
+}
+
 template <class Create>
 CUresult create_stream(CUstream* phStream, unsigned flags, int priority, Create create) {
     ContextState* context = nullptr;
@@ -76,9 +92,13 @@ CUresult create_stream(CUstream* phStream, unsigned flags, int priority, Create 
     if ((flags & CU_STREAM_NON_BLOCKING) != 0) {
         context->unordered_streams = true;
     }
+    if (result = reserve_stream(*context, context->owner()); result != CUDA_SUCCESS) {
+        return result;
+    }
     CUstream stream = nullptr;
     result = create(&stream);
     if (result == CUDA_SUCCESS) {
+        ++context->owner().streams;
         this_session().streams.add(stream, {flags, priority, context});
         *phStream = stream;
     }
@@ -90,11 +110,16 @@ CUresult destroy_stream(CUstream stream) {
         return stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_NOT_PERMITTED;
     }
     Session& s = this_session();
-    if (StreamInfo info; s.streams.find(stream, info) && info.ended()) {
+    StreamInfo info;
+    const bool known = s.streams.find(stream, info);
+    if (known && info.ended()) {
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
-    if (!s.streams.remove(stream)) {
+    if (!known || !s.streams.remove(stream)) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (std::atomic<std::size_t>& count = info.context->owner().streams; count != 0) {
+        --count;
     }
     s.stream_watches.forget(stream_key(stream));
     if (s.captures.any()) {
@@ -316,8 +341,12 @@ CUresult cuGreenCtxStreamCreate(CUstream* phStream, CUgreenCtx greenCtx, unsigne
     }
     priority = clamped_priority(priority, *context);
     CUstream stream = nullptr;
-    const CUresult result = remote<calls::gpGreenStreamCreate>(&stream, context->handle, priority);
+    CUresult result = reserve_stream(*context, context->owner());
     if (result == CUDA_SUCCESS) {
+        result = remote<calls::gpGreenStreamCreate>(&stream, context->handle, priority);
+    }
+    if (result == CUDA_SUCCESS) {
+        ++context->owner().streams;
         this_session().streams.add(stream, {flags, priority, context});
         *phStream = stream;
     }

@@ -236,6 +236,8 @@ CUresult gpGraphExecWatch(CUgraphExec executable, std::uint64_t ticket);
 // Renames an executable for launches from the device: kernels know it by the driver's `handle`, and so does the program
 // from here on.
 CUresult gpGraphExecOnDevice(CUgraphExec executable, std::uint64_t* handle);
+// Charges one stream more in the context, so that a program which has too many gets the error when it creates one.
+CUresult gpStreamReserve(CUcontext context);
 // May launches of the executable take memory?
 CUresult gpGraphNeedsRoom(CUgraphExec executable, int* needed);
 // Charges what the next launch in `stream` may take, so that a program whose graph does not fit gets the error from the

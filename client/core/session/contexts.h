@@ -35,6 +35,8 @@ struct ContextState {
     // Has there been a stream that the legacy stream does not wait for: a non-blocking one, or a thread's default
     // stream?
     std::atomic<bool> unordered_streams{false};
+    // Streams of this context and its green ones, and the most for which the server has room.
+    std::atomic<std::size_t> streams{0}, streams_reserved{0};
     std::atomic<std::uint64_t> complete_until{0};  // the work of all commands up to this number is complete
     std::atomic<unsigned> attached{1};             // cuCtxAttach, cuCtxDetach
     // The driver's limits by CUlimit. They change only when the program sets one. kUnknownLimit: not queried yet.

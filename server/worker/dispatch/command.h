@@ -43,7 +43,7 @@ struct Frame {
     std::size_t charged_bytes = 0;
 };
 
-// Approximate cost of a kept command besides its bytes: the operation, its queue entries, an event. A command
+// Approximate cost of a kept command besides its bytes: its entry, its places in queues, an event. A command
 // whose caller waits for the reply is charged more: the client has at most one of those for each of its threads.
 inline constexpr std::size_t kQueuedCostBytes = 256;
 inline constexpr std::size_t kQueuedCopyCostBytes = 2u << 10;  // with the state of its transfer
@@ -64,7 +64,7 @@ struct Command {
     codec::CommandHeader header;
     std::span<std::byte> body;
     std::shared_ptr<Frame> frame;
-    bool ready = false;  // set when the command leaves a queue: it is issued without checking again
+    bool ready = false;  // set when the command is queued: when it leaves the queue it is not queued again
     codec::Reason waited_for = codec::Reason::none;  // last, if it was queued
     std::optional<StreamName> stream;                // the one that it works in or waits for, once looked up
     CUcontext waits_for = nullptr;  // it waits for all work of this context, which may differ from header.context

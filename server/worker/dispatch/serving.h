@@ -78,7 +78,7 @@ class QueuedCommand : public EntryOfCommand<SessionView> {
     Reason advance() override {
         command_.waited_for = waited_for();
         session_.gate.admit(std::exchange(submission, std::nullopt));
-        session_.dispatcher.dispatch(command_);
+        session_.commands.dispatch(command_);
         return Reason::none;
     }
 };

@@ -66,7 +66,7 @@ StreamState* SessionView::default_stream_of_thread(const Command& command, Conte
     if (const auto own = context.per_thread.find(thread); own != context.per_thread.end()) {
         return own->second.get();
     }
-    if (!objects.stream_fits()) {
+    if (!objects.stream_fits() || !memory.charge_streams(api, context, context.stream_count() + 1)) {
         result = CUDA_ERROR_OUT_OF_MEMORY;
         return nullptr;
     }
@@ -110,8 +110,8 @@ void SessionView::end_destroy(std::uint64_t client, bool ended) const {
         return;
     }
     handles.unbind(client);
-    if (memory.forget_array(client) || memory.code.forget(client)) {
-        memory.report();
+    if (!memory.forget_array(client)) {
+        memory.code.forget(client);
     }
 }
 

@@ -1,5 +1,5 @@
-// What handlers see of their session: the parts that they use, and no more. A handler takes the smallest view that has
-// what it needs; handlers.h says which.
+// The parts of a session that its handlers use. A handler takes the smallest view that has what it needs; handlers.h
+// says which.
 //
 // Ownership: a view refers to parts of the Worker, which outlive it.
 // Threads: the dispatcher's alone.
@@ -43,9 +43,9 @@ class StreamWatches;
 struct GraphBook;
 
 // Serves commands again that a handler has postponed.
-class Dispatcher {
+class CommandServer {
   public:
-    virtual ~Dispatcher() = default;
+    virtual ~CommandServer() = default;
     // Serves a command, for the first time or when it leaves a queue: decodes it, and issues or queues it.
     virtual void dispatch(Command& command) = 0;
     // Between commands of one batch: polls for completions and runs the actions that waited for the driver to open.
@@ -62,7 +62,7 @@ struct SessionView {
     Answers& answers;
     WaitingCalls& waiting_calls;
     Tracer& tracer;
-    Dispatcher& dispatcher;
+    CommandServer& commands;
 
     [[nodiscard]] ContextState* context_of(const Command& command) const {
         return objects.context(codec::from_wire<CUcontext>(command.header.context));

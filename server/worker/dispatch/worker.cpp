@@ -38,7 +38,7 @@ constexpr std::size_t kPollEvery = 128;         // commands, so that a long batc
 constexpr std::size_t kPollIssuersEvery = 512;  // used while issuers are busy, which a poll must wait for
 constexpr std::size_t kFewCommandsBytes = 1u << 10;
 constexpr unsigned kMaxBatchesAhead = 8;  // taken before the dispatcher waits for busy issuers
-// Limit on frames and queued commands. An honest client stays far below it: it sends the scheduler's budget, and the
+// Limit on frames and queued commands. An honest client stays far below it: it sends the gate's budget, and the
 // commands that are on their way when it is throttled. Beyond the limit the worker has to end the session, because the
 // data that the queued work waits for would arrive only after more commands.
 constexpr std::size_t kMaxQueuedBytes = 768u << 20;
@@ -249,6 +249,7 @@ void Worker::loop() {
         if (tracer_.on() && !door_.closed()) [[unlikely]] {
             moved = tracer_.poll() || moved;
         }
+        memory_.report();
         if (moved) {
             channel_->try_flush();
             idle_since.reset();
@@ -332,11 +333,12 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
     while (offset < frame->bytes) {
         Command command;
         std::byte* const at = frame->data.get() + offset;
-        if (frame->bytes - offset >= sizeof command.header) {
+        const std::size_t left = frame->bytes - offset;
+        if (left >= sizeof command.header) {
             std::memcpy(&command.header, at, sizeof command.header);
         }
-        const std::size_t bytes = command.header.bytes;
-        if (bytes < sizeof command.header || bytes % codec::kAlignment != 0 || bytes > frame->bytes - offset) {
+        const std::size_t bytes = left >= sizeof command.header ? command.header.bytes : 0;
+        if (bytes < sizeof command.header || bytes % codec::kAlignment != 0 || bytes > left) {
             end_.refuse("the client sent a malformed command record");
             return false;
         }

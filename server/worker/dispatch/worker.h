@@ -57,7 +57,7 @@
 
 namespace gpupool::worker {
 
-class Worker final : public wire::Receiver, public wire::LaneReceiver, private Dispatcher {
+class Worker final : public wire::Receiver, public wire::LaneReceiver, private CommandServer {
   public:
     struct Options {
         codec::Agreement agreement = codec::Agreement::full();  // with the client, on calls and notices

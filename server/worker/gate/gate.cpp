@@ -264,7 +264,7 @@ bool Gate::advance(Entry& head) {
     if (StreamState* const stream = head.stream_) {
         ++stream->context->submissions;
         scheduler_.mark_before(*stream);
-        if (!head.submission && gives_work(head.kind)) {
+        if (!head.submission && !std::exchange(head.granted_, true) && gives_work(head.kind)) {
             head.submission = Submission(scheduler_, *stream, head.cost);
         }
     }

@@ -5,7 +5,8 @@
 //
 //   of a stream       work, and what must happen in the stream's order
 //   of an executable  launches of the graph and changes of it, in order; a launch is in its stream's queue as well
-//   of the session    commands that arrived while the driver is closed, and actions that wait for earlier entries
+//   of the session    commands that arrived while the driver is closed, and actions that wait for earlier entries.
+//                     Actions of when_open() wait for the driver alone
 //
 // An entry that is the first of all its queues goes when no reason is left for it to wait. The gate computes the
 // reasons anew whenever it examines the entry (run()), so no wake-up can be lost:
@@ -47,10 +48,11 @@ enum class Passage : std::uint8_t { none, gets_in, gets_in_first, needs_no_drive
 
 class Gate {
   public:
-    // All queued entries together are charged no more than the budget, plus one entry each, plus what was under way
-    // when the client was throttled. A stream may hold 1/kLimitDivisor of the rest of the budget, so the limit of each
-    // stream falls as the streams together hold more. A stream below its limit is not throttled, so that the client can
-    // send the work that other streams wait for.
+    // The entries of all streams together are charged no more than the budget, plus one entry each, plus those that
+    // were on their way when the client was throttled. Those of executables and of the session have limits of their
+    // own. A stream may hold 1/kLimitDivisor of the rest of the budget, so the limit of each stream falls as the
+    // streams together hold more. A stream below its limit is not throttled, so that the client can send the work that
+    // other streams wait for.
     static constexpr std::size_t kBudgetBytes = 384u << 20;
     static constexpr std::size_t kLimitDivisor = 8;
     static constexpr std::size_t kReleaseDivisor = 2;  // the client is released at half of the limit

@@ -62,6 +62,7 @@ class Entry {
 
     std::uint64_t number_ = 0;  // in the order of arrival
     bool after_all_ = false;    // waits for every earlier entry
+    bool granted_ = false;      // the gate has given it its submission
     Reason waits_for_ = Reason::order;
     Reason waited_for_ = Reason::none;
     StreamState* stream_ = nullptr;

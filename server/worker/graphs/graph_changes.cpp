@@ -76,6 +76,26 @@ CUresult note_change(const Command& command, GraphExec& graph, CUresult result) 
     return result;
 }
 
+void charge_stack_of(SessionView& session, CUcontext context, GraphExec& graph, std::function<void()> then) {
+    const ContextState* const state = session.objects.context(context);
+    std::size_t room_bytes = 0;
+    if (state == nullptr || session.scheduler.enter(state) != CUDA_SUCCESS ||
+        driver::call(session.api.cuCtxGetLimit, &room_bytes, CU_LIMIT_STACK_SIZE) != CUDA_SUCCESS) {
+        then();
+        return;
+    }
+    graph.memory.stack_bytes = room_bytes;
+    if (session.memory.charge_limit(session.api, *state, CU_LIMIT_STACK_SIZE, room_bytes)) {
+        then();
+        return;
+    }
+    session.waiting_calls.run(
+        [&api = session.api, driver = state->driver, counted = session.memory.driver.counted_stack(*state)] {
+            in_context(api, driver, [&] { return driver::call(api.cuCtxSetLimit, CU_LIMIT_STACK_SIZE, counted); });
+        },
+        [&session, then = std::move(then)] { session.gate.when_open(then); });
+}
+
 void change_elsewhere(GraphView& session, const Command& command, std::function<CUresult()> change,
                       std::function<void(CUresult)> done) {
     const ContextState* const context = session.context_of(command);

@@ -22,6 +22,11 @@ namespace gpupool::worker {
 CUresult note_change(GraphView& session, const Command& command, CUgraphNode node, CUresult result);
 CUresult note_change(const Command& command, GraphExec& graph, CUresult result);
 
+// The driver makes room for the local memory of a graph's kernels when it instantiates or changes the graph. Charges
+// that room. If it is beyond the quota, has the driver give it back: then launches of the graph fail. Calls `then` at
+// the end, at once if nothing has to be given back, and when the driver is open. It must be open now.
+void charge_stack_of(SessionView& session, CUcontext context, GraphExec& graph, std::function<void()> then);
+
 // Makes the change on a helper and calls `done` with the verdict. The driver waits for the GPU if a changed graph needs
 // more local memory than any before, and the GPU may be waiting for the dispatcher.
 void change_elsewhere(GraphView& session, const Command& command, std::function<CUresult()> change,

@@ -38,7 +38,6 @@ Outcome create(SessionView& session, Command& command, codec::Slots<Call>& slots
         return result;
     }
     session.memory.arrays[client] = {{context->device, *bytes}, &context->owner(), {}};
-    session.memory.report();
     return CUDA_SUCCESS;
 }
 

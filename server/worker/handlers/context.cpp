@@ -83,6 +83,9 @@ void make_context(ContextView& session, const Command& command, ContextMaking ma
         return;
     }
     ++session.objects.contexts_in_making;
+    if (making.primary) {
+        session.objects.primaries_in_making.insert(making.device);
+    }
     const auto made = std::make_shared<Made>();
     session.helpers.run(
         [&api = session.api, made, make = making.make, green = making.green] {
@@ -96,6 +99,9 @@ void make_context(ContextView& session, const Command& command, ContextMaking ma
         },
         [&session, made, command, making] {
             --session.objects.contexts_in_making;
+            if (making.primary) {
+                session.objects.primaries_in_making.erase(making.device);
+            }
             if (made->result != CUDA_SUCCESS && !making.green) {
                 session.memory.driver.end_context(making.device);
             }
@@ -157,7 +163,8 @@ Outcome cuDevicePrimaryCtxRetain(ContextView& session, Command& command,
     if (codec::kind_of(codec::to_wire(client)) != codec::HandleKind::context) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (session.objects.context(client) != nullptr || session.objects.primary(device) != nullptr) {
+    if (session.objects.context(client) != nullptr || session.objects.primary(device) != nullptr ||
+        session.objects.primaries_in_making.contains(device)) {
         return CUDA_ERROR_INVALID_VALUE;  // the client counts references and retains only once
     }
     const driver::Api& api = session.api;
@@ -256,37 +263,65 @@ Outcome gpContextWait(SessionView& session, Command& command, codec::Slots<calls
     return Outcome::answered();
 }
 
+namespace {
+
+void change_next_limit(SessionView& session);
+
 // The memory of a greater limit is charged before the driver takes it, that of a smaller one released afterwards.
-Outcome cuCtxSetLimit(SessionView& session, Command& command, codec::Slots<calls::cuCtxSetLimit>& slots) {
-    using Call = calls::cuCtxSetLimit;
-    const auto limit = slots.at<Call::limit>().value;
-    const std::size_t value = slots.at<Call::value>().value;
-    const ContextState* const context = session.context_of(command);
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    if (limit == CU_LIMIT_PERSISTING_L2_CACHE_SIZE) {
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;  // it is the whole device's, and so other sessions' too
-    }
-    DeviceMemory& memory = session.memory;
-    const std::uint64_t needed = memory.driver.needed_bytes(*context, limit, value);
-    const std::uint64_t counted = memory.driver.counted_bytes(*context, limit);
-    if (!memory.charge_limit(session.api, *context, limit, value)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+void change_limit(SessionView& session, const Command& command, CUcontext client, CUlimit limit, std::size_t value) {
+    const ContextState* const context = session.objects.context(client);
+    const std::uint64_t needed = context == nullptr ? 0 : session.memory.driver.needed_bytes(*context, limit, value);
+    const std::uint64_t counted = context == nullptr ? 0 : session.memory.driver.counted_bytes(*context, limit);
+    if (context == nullptr || !session.memory.charge_limit(session.api, *context, limit, value)) {
+        session.answers.give(command, context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_OUT_OF_MEMORY);
+        change_next_limit(session);
+        return;
     }
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
     session.waiting_calls.run(
         [&api = session.api, driver = context->driver, limit, value, result] {
             *result = in_context(api, driver, [&] { return driver::call(api.cuCtxSetLimit, limit, value); });
         },
-        [&session, command, limit, needed, counted, client = context->client, result] {
+        [&session, command, limit, needed, counted, client, result] {
+            const std::uint64_t now = *result == CUDA_SUCCESS ? needed : counted;
             const ContextState* const still = session.objects.context(client);
-            if (still != nullptr && (*result == CUDA_SUCCESS) == (needed < counted)) {
-                session.memory.driver.count(*still, limit, std::min(needed, counted));
+            if (still != nullptr && now < std::max(needed, counted)) {
+                session.memory.driver.count(*still, limit, now);
             }
-            session.memory.report();
             session.answers.give(command, *result);
+            change_next_limit(session);
         });
+}
+
+// The first of the limit changes is over.
+void change_next_limit(SessionView& session) {
+    auto& changes = session.objects.limit_changes;
+    changes.pop_front();
+    if (!changes.empty()) {
+        session.gate.when_open(changes.front());
+    }
+}
+
+}  // namespace
+
+// One change at a time, since the charge for each depends on the one before.
+Outcome cuCtxSetLimit(SessionView& session, Command& command, codec::Slots<calls::cuCtxSetLimit>& slots) {
+    using Call = calls::cuCtxSetLimit;
+    const ContextState* const context = session.context_of(command);
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    const auto limit = slots.at<Call::limit>().value;
+    if (limit == CU_LIMIT_PERSISTING_L2_CACHE_SIZE) {
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;  // it is the whole device's, and so other sessions' too
+    }
+    auto& changes = session.objects.limit_changes;
+    changes.emplace_back([&session, command, client = context->client, limit, value = slots.at<Call::value>().value] {
+        change_limit(session, command, client, limit, value);
+    });
+    if (changes.size() == 1) {
+        changes.front()();
+    }
     return Outcome::answered();
 }
 

@@ -226,7 +226,7 @@ class CopyOut final : public Copy {
     }
 
   private:
-    // State that outlives the operation, which ends when all pieces are issued.
+    // State that outlives the entry, which ends when all pieces are issued.
     struct Flight {
         std::atomic<std::size_t> chunks{0};  // not returned yet
         bool given_up = false;               // used by the dispatcher only

@@ -213,12 +213,22 @@ Outcome gpGraphNodeSetParams(GraphView& session, Command& command, codec::Slots<
     }
     const bool has_kernels =
         parameters.type == CU_GRAPH_NODE_TYPE_KERNEL || parameters.type == CU_GRAPH_NODE_TYPE_GRAPH;
-    if (!has_kernels || !session.door.gpu_may_wait_for_us()) {
+    if (!has_kernels) {
         return note(command, graph->set(changed, parameters));
+    }
+    const auto charge_and_answer = [&session, command, graph](CUresult set) {
+        charge_stack_of(session, codec::from_wire<CUcontext>(command.header.context), *graph,
+                        [&session, command, set] { session.answers.give(command, set); });
+    };
+    if (!session.door.gpu_may_wait_for_us()) {
+        charge_and_answer(note(command, graph->set(changed, parameters)));
+        return Outcome::answered();
     }
     change_elsewhere(
         session, command, [graph, changed, change] { return graph->set(changed, change->parameters.driver); },
-        [&session, command, note](CUresult set) { session.answers.give(command, note(command, set)); });
+        [&session, command, note, charge_and_answer](CUresult set) {
+            session.gate.when_open([charge_and_answer, noted = note(command, set)] { charge_and_answer(noted); });
+        });
     return Outcome::answered();
 }
 

@@ -21,7 +21,6 @@ void end_memory(SessionView& session, GraphExec& graph, const StreamState& strea
                 CUresult result) {
     if (!graph.memory.none()) {
         session.memory.graphs.end(session.api, graph.memory, stream.driver, std::move(charge), result);
-        session.memory.report();
     }
 }
 
@@ -90,7 +89,12 @@ class Launch {
     }
 
     // The stream has ended.
-    void cancel() { submission_.cancel(); }
+    void cancel() {
+        submission_.cancel();
+        if (has_steps()) {
+            session_.graph_steps.cancel(graph_->steps());
+        }
+    }
     [[nodiscard]] const Submission& submission() const { return submission_; }
 
   private:
@@ -197,8 +201,33 @@ class QueuedLaunch final : public EntryOfCommand<GraphExecView> {
         ++graph_->launches_queued;
         graph_->queued_in = &stream;
     }
-    ~QueuedLaunch() override { --graph_->launches_queued; }
+    ~QueuedLaunch() override {
+        if (!over_) {
+            --graph_->launches_queued;
+        }
+    }
     Reason advance() override {
+        const Reason reason = launch();
+        if (reason == Reason::none) {
+            note_over();
+        }
+        return reason;
+    }
+    void abandon(CUresult result) override {
+        if (launch_) {
+            launch_->cancel();
+        }
+        EntryOfCommand::abandon(result);
+        note_over();
+    }
+
+  private:
+    void note_over() {
+        over_ = true;
+        --graph_->launches_queued;
+        end_watch(session_, *graph_);
+    }
+    Reason launch() {
         if (!launch_) {
             if (!may_begin(session_, *graph_)) {
                 return Reason::driver_call;
@@ -206,8 +235,8 @@ class QueuedLaunch final : public EntryOfCommand<GraphExecView> {
             const Tracer::Issue issue(session_.tracer, command_.header, waited_for());
             Submission granted = std::move(*std::exchange(submission, std::nullopt));
             if (taken_at_once(*graph_, stream_)) {
-                session_.answers.give(
-                    command_, launch(session_, command_, std::move(granted), graph_, kind_, std::move(charge_)));
+                session_.answers.give(command_, handlers::launch(session_, command_, std::move(granted), graph_, kind_,
+                                                                 std::move(charge_)));
                 return Reason::none;
             }
             const CUresult result =
@@ -225,14 +254,6 @@ class QueuedLaunch final : public EntryOfCommand<GraphExecView> {
         session_.answers.give(command_, *call_->result);
         return Reason::none;
     }
-    void abandon(CUresult result) override {
-        if (launch_) {
-            launch_->cancel();
-        }
-        EntryOfCommand::abandon(result);
-    }
-
-  private:
     void call_driver_elsewhere() {
         const auto permit = std::make_shared<Submission::Lent>(launch_->submission().lend());
         call_ = WaitingCall::run(session_.waiting_calls, session_.api, stream_.context->driver,
@@ -245,6 +266,7 @@ class QueuedLaunch final : public EntryOfCommand<GraphExecView> {
     const std::shared_ptr<GraphExec> graph_;
     const Kind kind_;
     GraphMemory::Charge charge_;
+    bool over_ = false;
     std::optional<Launch> launch_;  // set once a helper makes the driver call
     std::shared_ptr<WaitingCall> call_;
 };
@@ -281,14 +303,6 @@ struct Instantiation {
     int outcome = 0;
     CUresult result = CUDA_SUCCESS;
 };
-
-// The driver has made room for the local memory of the graph's kernels. If that is beyond the quota, launches say so.
-void learn_stack(SessionView& session, CUcontext context, GraphExec& graph) {
-    const ContextState* const state = session.objects.context(context);
-    if (state != nullptr && session.scheduler.enter(state) == CUDA_SUCCESS) {
-        graph.memory.stack_bytes = session.memory.driver.learn_stack(session.api, *state);
-    }
-}
 
 // Charges what the driver took for the executable, which becomes the client's.
 CUresult keep(GraphExecView& session, CUgraphExec client, CUcontext context, const std::shared_ptr<GraphExec>& made) {
@@ -368,7 +382,6 @@ Outcome gpGraphInstantiate(GraphExecView& session, Command& command, codec::Slot
     work->parts = take_parts(session, *context, graph);
     const auto client = codec::from_wire<CUgraphExec>(slots.at<Call::executable>().minted);
     const auto answer = [&session, command, work, client, context = context->client] {
-        learn_stack(session, context, *work->made);
         if (work->result == CUDA_SUCCESS) {
             work->result = keep(session, client, context, work->made);
         }
@@ -385,9 +398,10 @@ Outcome gpGraphInstantiate(GraphExecView& session, Command& command, codec::Slot
                 return work->made->instantiate(graph, work->parts, flags, work->error_node, work->outcome);
             });
         },
-        [&session, work, answer] {
+        [&session, work, answer, context = context->client] {
             put_stand_ins(session, work->parts);
-            session.gate.when_open(answer);
+            session.gate.when_open(
+                [&session, work, answer, context] { charge_stack_of(session, context, *work->made, answer); });
         });
     return Outcome::answered();
 }
@@ -479,11 +493,7 @@ Outcome cuGraphExecUpdate_v2(GraphExecView& session, Command& command,
     }
     const auto parts = std::make_shared<ExpansionParts>(take_parts(session, *context, graph));
     const auto update = [updated, graph, parts, &information] { return updated->update(graph, *parts, information); };
-    const auto answer = [&session, command, answered, updated, parts, &information](CUresult result) {
-        put_stand_ins(session, *parts);
-        if (result == CUDA_SUCCESS) {
-            updated->refused = CUDA_SUCCESS;
-        }
+    const auto answer = [&session, command, answered, &information](CUresult result) {
         information.errorNode = session.handles.client_handle(information.errorNode);
         information.errorFromNode = session.handles.client_handle(information.errorFromNode);
         if (result != CUDA_SUCCESS && answered->at<Call::resultInfo>().value == nullptr) {
@@ -496,11 +506,23 @@ Outcome cuGraphExecUpdate_v2(GraphExecView& session, Command& command,
             codec::write_reply<Call>(out, *answered);
         });
     };
+    const auto note = [&session, updated, parts](CUresult result) {
+        put_stand_ins(session, *parts);
+        if (result == CUDA_SUCCESS) {
+            updated->refused = CUDA_SUCCESS;
+        }
+        return result;
+    };
+    const auto charge_and_answer = [&session, updated, answer, context = context->client](CUresult result) {
+        charge_stack_of(session, context, *updated, [answer, result] { answer(result); });
+    };
     if (session.door.gpu_may_wait_for_us()) {
-        change_elsewhere(session, command, update, answer);
+        change_elsewhere(session, command, update, [&session, note, charge_and_answer](CUresult result) {
+            session.gate.when_open([charge_and_answer, noted = note(result)] { charge_and_answer(noted); });
+        });
     } else {
         session.scheduler.enter(session.context_of(command));
-        answer(update());
+        charge_and_answer(note(update()));
     }
     return Outcome::answered();
 }

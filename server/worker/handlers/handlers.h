@@ -11,7 +11,7 @@
 
 namespace gpupool::worker::handlers {
 
-// Chosen for a call without a handler; not defined.
+// Declares every call, so that the dispatch table compiles for those without a handler. Never called.
 #define GP_CALL(op, symbol, ...) Outcome symbol(...);
 #define GP_PER_THREAD(...)
 #include "protocol/calls/internal.def"
@@ -173,6 +173,7 @@ GP_HANDLER(SessionView, gpLibraryNames)
 GP_HANDLER(SessionView, gpModuleNames)
 
 // stream.cpp
+GP_HANDLER(StreamView, gpStreamReserve)
 GP_HANDLER(StreamView, cuStreamCreate)
 GP_HANDLER(StreamView, cuStreamCreateWithPriority)
 GP_HANDLER(StreamView, gpGreenStreamCreate)

@@ -57,6 +57,9 @@ Outcome gpHostFunction(HostFunctionView& session, Command& command, codec::Slots
     });
     result = driver::call(*submission, session.api.cuStreamWaitValue32_v2, stream->driver, wait.device_word,
                           cuuint32_t{1}, static_cast<unsigned>(CU_STREAM_WAIT_VALUE_EQ));
+    if (result != CUDA_SUCCESS) {
+        session.host_functions.erase(ticket);  // no stream waits for the word
+    }
     submission->end();
     // The word is free again when the stream has passed it. Records no event: the driver may block the dispatcher here,
     // because another call in the driver waits for this word.

@@ -52,9 +52,15 @@ bool is_independent(const SessionView& session, const Command& command, const Co
 }
 
 // Charges the room that the driver makes if the function needs more local memory than any before it.
-CUresult charge_local_memory(SessionView& session, const ContextState& context, CUfunction function) {
+CUresult charge_local_memory(SessionView& session, const ContextState& context, const KernelLaunch& launch) {
+    constexpr auto kLocal = CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
     int bytes = 0;
-    driver::call(session.api.cuFuncGetAttribute, &bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
+    if (launch.is_kernel()) {
+        driver::call(session.api.cuKernelGetAttribute, &bytes, kLocal, reinterpret_cast<CUkernel>(launch.function),
+                     context.device);
+    } else {
+        driver::call(session.api.cuFuncGetAttribute, &bytes, kLocal, launch.function);
+    }
     return session.memory.charge_limit(session.api, context, CU_LIMIT_STACK_SIZE,
                                        static_cast<std::size_t>(std::max(bytes, 0)))
                ? CUDA_SUCCESS
@@ -74,7 +80,7 @@ class FirstLaunch final : public EntryOfCommand<SessionView> {
         command_.keep_header(kQueuedCostBytes);
         kind = calls::Kind::work;
         work_.name(launch_->shape.function, launch_->function);
-        // Now, not when the operation is advanced: the next command may launch the function too, and would not count as
+        // Now, not when the entry is advanced: the next command may launch the function too, and would not count as
         // its first.
         call_ = WaitingCall::run(session_.waiting_calls, session_.api, stream_.context->driver,
                                  [&api = session_.api, launch = launch_, permit = std::move(permit)] {
@@ -157,7 +163,7 @@ Outcome gpLaunch(LaunchView& session, Command& command, codec::Slots<calls::gpLa
         return CUDA_ERROR_INVALID_HANDLE;
     }
     launch.function = codec::from_wire<CUfunction>(function.driver);
-    if (first && (result = charge_local_memory(session, *stream->context, launch.function)) != CUDA_SUCCESS) {
+    if (first && (result = charge_local_memory(session, *stream->context, launch)) != CUDA_SUCCESS) {
         session.handles.forget_use(launch.shape.function);
         return result;
     }
@@ -185,6 +191,7 @@ Outcome gpLaunch(LaunchView& session, Command& command, codec::Slots<calls::gpLa
         session.issuers.drain();
     }
     if (result = session.scheduler.enter(context); result != CUDA_SUCCESS) {
+        session.handles.forget_use(launch.shape.function);
         return result;
     }
     Tracer::Work work(session.tracer, *stream, codec::TraceKind::kernel);

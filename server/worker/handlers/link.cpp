@@ -71,7 +71,7 @@ Outcome gpLinkCreate(CodeView& session, Command& command, codec::Slots<calls::gp
     if (context == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (log_bytes > kMaxLogBytes || session.linker.states.size() >= kMaxStates) {
+    if (log_bytes > kMaxLogBytes || session.linker.states.size() + session.linker.in_making >= kMaxStates) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (!session.linker.start()) {
@@ -83,6 +83,7 @@ Outcome gpLinkCreate(CodeView& session, Command& command, codec::Slots<calls::gp
     if (!state->jit.valid) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    ++session.linker.in_making;
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
     const driver::Api& api = session.api;
     session.linker.run(
@@ -93,6 +94,7 @@ Outcome gpLinkCreate(CodeView& session, Command& command, codec::Slots<calls::gp
             });
         },
         [&session, command, state, result, client] {
+            --session.linker.in_making;
             if (*result == CUDA_SUCCESS) {
                 session.linker.states[client] = state;
                 session.handles.bind(client, state->driver);

@@ -89,7 +89,6 @@ CUresult commit_slab(SessionView& session, const Command& command, CUdevice devi
         return result;
     }
     session.memory.slabs[address] = {device, bytes, allocation};
-    session.memory.report();
     return CUDA_SUCCESS;
 }
 
@@ -98,8 +97,8 @@ CUresult memory_info(MemoryView& session, CUdevice device, std::size_t& free_byt
     const CUresult result = driver::call(session.api.cuMemGetInfo_v2, &free_bytes, &total_bytes);
     if (const std::uint64_t quota = session.memory.account.quota_bytes(device); result == CUDA_SUCCESS && quota != 0) {
         // While another call waits in the driver, only cuMemGetInfo is known not to block.
-        if (!session.door.closed() && session.memory.recount(session.api)) {
-            session.memory.report();
+        if (!session.door.closed()) {
+            session.memory.recount(session.api);
         }
         total_bytes = std::min<std::uint64_t>(total_bytes, quota);
         free_bytes = std::min<std::uint64_t>(free_bytes, session.memory.account.free_bytes(device));
@@ -153,7 +152,6 @@ Outcome gpSlabDestroy(SessionView& session, Command& command, codec::Slots<calls
     CUresult result = driver::call(session.api.cuMemUnmap, address, slab.bytes);
     const CUresult released = driver::call(session.api.cuMemRelease, slab.allocation);
     session.memory.account.release(slab.device, slab.bytes);
-    session.memory.report();
     return result != CUDA_SUCCESS ? result : released;
 }
 
@@ -178,7 +176,6 @@ Outcome cuDeviceGraphMemTrim(SessionView& session, Command& command, codec::Slot
     session.scheduler.enter(session.context_of(command));
     const CUresult result =
         session.memory.graphs.trim(session.api, slots.at<calls::cuDeviceGraphMemTrim::device>().value);
-    session.memory.report();
     return result;
 }
 
@@ -270,6 +267,9 @@ Outcome cuMemCreate(SessionView& session, Command& command, codec::Slots<calls::
             return CUDA_ERROR_NOT_SUPPORTED;  // clients may not allocate the server's host memory
         default: return CUDA_ERROR_INVALID_VALUE;
     }
+    if (device < 0 || device >= session.memory.device_count()) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
     if (session.memory.allocations.size() >= kMaxAllocations || !session.memory.charge(session.api, device, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -284,7 +284,6 @@ Outcome cuMemCreate(SessionView& session, Command& command, codec::Slots<calls::
     made->device = device;
     made->bytes = bytes;
     session.memory.add_reference(slots.at<Call::handle>().object, made);
-    session.memory.report();
     return CUDA_SUCCESS;
 }
 
@@ -331,9 +330,7 @@ Outcome cuMemRelease(SessionView& session, Command& command, codec::Slots<calls:
     if (--it->second.references == 0) {
         session.memory.allocations.erase(it);  // the driver may reuse the handle
     }
-    if (session.memory.release_if_unused(*allocation)) {
-        session.memory.report();
-    }
+    session.memory.release_if_unused(*allocation);
     return result;
 }
 
@@ -366,16 +363,12 @@ Outcome cuMemUnmap(SessionView& session, Command& command, codec::Slots<calls::c
     session.scheduler.enter(session.context_of(command));
     const CUresult result = driver::call(session.api.cuMemUnmap, address, bytes);
     auto& mappings = session.memory.mappings;
-    bool freed = false;
     for (auto it = mappings.lower_bound(address);
          result == CUDA_SUCCESS && it != mappings.end() && it->first + it->second.bytes <= address + bytes;) {
         SharedAllocation& allocation = *it->second.allocation;
         --allocation.mappings;
-        freed = session.memory.release_if_unused(allocation) || freed;
+        session.memory.release_if_unused(allocation);
         it = mappings.erase(it);
-    }
-    if (freed) {
-        session.memory.report();
     }
     return result;
 }
@@ -431,9 +424,6 @@ Outcome allocate_in_order(SessionView& session, Command& command, codec::Slots<C
             },
             slots.template at<Call::dptr>().object);
     }
-    if (result == CUDA_SUCCESS) {
-        session.memory.report();
-    }
     return result;
 }
 
@@ -469,8 +459,8 @@ Outcome cuMemFreeAsync(SessionView& session, Command& command, codec::Slots<call
     const CUdeviceptr address = slots.at<Call::dptr>().value;
     session.scheduler.enter(stream->context);
     const CUresult result = driver::call(*submission, session.api.cuMemFreeAsync, address, stream->driver);
-    if (result == CUDA_SUCCESS && !stream->capturing && session.memory.pools.freed(address)) {
-        session.memory.report();
+    if (result == CUDA_SUCCESS && !stream->capturing) {
+        session.memory.pools.freed(address);
     }
     return result;
 }
@@ -483,13 +473,14 @@ Outcome cuMemFree_v2(SessionView& session, Command& command, codec::Slots<calls:
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+    const auto allocation = session.memory.pools.take(address);
     session.waiting_calls.run(
         [&api = session.api, driver = context->driver, address, result] {
             *result = in_context(api, driver, [&] { return driver::call(api.cuMemFree_v2, address); });
         },
-        [&session, command, address, result] {
-            if (*result == CUDA_SUCCESS && session.memory.pools.freed(address)) {
-                session.memory.report();
+        [&session, command, address, allocation, result] {
+            if (allocation) {
+                session.memory.pools.end_free(address, *allocation, *result == CUDA_SUCCESS);
             }
             session.answers.give(command, *result);
         });

@@ -86,7 +86,6 @@ void answer_load(CodeView& session, LoadJob<Handle>& job, CUdevice device) {
     if (job.charged) {  // for nothing
         session.memory.account.release(device, data_bytes);
     }
-    session.memory.report();
     const std::string log = job.log_bytes == 0 ? std::string() : job.jit.log(job.log_bytes);
     session.answers.give(job.command, job.result, false, 8 + 8 + codec::aligned(log.size()), [&](std::byte* place) {
         codec::Writer out(place);

@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds kProgressTimeout{200};
 bool make_room(StreamView& session) {
     if (session.objects.streams_destroyed >= kDestroyedPerPoll) {
         session.objects.streams_destroyed = 0;
-        session.dispatcher.catch_up();
+        session.commands.catch_up();
     }
     if (session.objects.stream_fits()) {
         return true;
@@ -29,7 +29,7 @@ bool make_room(StreamView& session) {
     std::size_t count = session.objects.stream_count();
     for (auto last = session.clock.now();
          session.objects.ending_stream_count() != 0 && session.clock.now() - last < kProgressTimeout;) {
-        session.dispatcher.catch_up();
+        session.commands.catch_up();
         if (session.objects.stream_fits()) {
             return true;
         }
@@ -42,19 +42,9 @@ bool make_room(StreamView& session) {
     return false;
 }
 
-// With one stream more, how many has the context, or the green context and all that share its memory?
-std::size_t count_with_another(const ContextState& context) {
-    const ContextState& owner = context.owner();
-    std::size_t count = owner.streams.size() + 1;
-    for (const ContextState* const green : owner.greens) {
-        count += green->streams.size();
-    }
-    return count;
-}
-
 // Must memory be charged for one stream more?
 bool takes_memory(const SessionView& session, const ContextState& context) {
-    return session.memory.driver.needed_for_streams(context, count_with_another(context)) != 0;
+    return session.memory.driver.needed_for_streams(context, context.stream_count() + 1) != 0;
 }
 
 template <class Call>
@@ -64,7 +54,7 @@ Outcome create(StreamView& session, Command& command, codec::Slots<Call>& slots,
     ContextState* context = session.context_of(command);
     if (context != nullptr && takes_memory(session, *context)) {
         // Streams that the program has destroyed may still be there. May end contexts as well.
-        session.dispatcher.catch_up();
+        session.commands.catch_up();
         context = session.context_of(command);
     }
     if (context == nullptr) {
@@ -73,7 +63,7 @@ Outcome create(StreamView& session, Command& command, codec::Slots<Call>& slots,
     if (codec::kind_of(codec::to_wire(client)) != codec::HandleKind::stream || context->streams.contains(client)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!has_room || !session.memory.charge_streams(session.api, *context, count_with_another(*context))) {
+    if (!has_room || !session.memory.charge_streams(session.api, *context, context->stream_count() + 1)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     session.scheduler.enter(context);
@@ -139,12 +129,29 @@ Outcome destroy(SessionView& session, Command& command, codec::Slots<Call>& slot
     if (stream->capturing) {
         session.scheduler.when_complete_before_capture(*stream, end);
     } else {
-        session.scheduler.mark(*stream, end);
+        session.scheduler.at_mark(*stream, end);
     }
     return CUDA_SUCCESS;
 }
 
 }  // namespace
+
+// The stream itself is created by a call that the client does not wait for.
+Outcome gpStreamReserve(StreamView& session, Command&, codec::Slots<calls::gpStreamReserve>& slots) {
+    const CUcontext client = slots.at<calls::gpStreamReserve::context>().value;
+    const bool has_room = make_room(session);  // which may end contexts
+    const ContextState* context = session.objects.context(client);
+    if (context != nullptr && takes_memory(session, *context)) {
+        session.commands.catch_up();
+        context = session.objects.context(client);
+    }
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    return has_room && session.memory.charge_streams(session.api, *context, context->stream_count() + 1)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_OUT_OF_MEMORY;
+}
 
 Outcome cuStreamCreate(StreamView& session, Command& command, codec::Slots<calls::cuStreamCreate>& slots) {
     return create(session, command, slots, slots.at<calls::cuStreamCreate::Flags>().value, 0);
@@ -160,14 +167,18 @@ Outcome gpGreenStreamCreate(StreamView& session, Command&, codec::Slots<calls::g
     using Call = calls::gpGreenStreamCreate;
     const auto client = codec::from_wire<CUstream>(slots.at<Call::stream>().minted);
     const bool has_room = make_room(session);  // which may end contexts
-    ContextState* const context = session.objects.context(slots.at<Call::context>().value);
+    ContextState* context = session.objects.context(slots.at<Call::context>().value);
+    if (context != nullptr && takes_memory(session, *context)) {
+        session.commands.catch_up();
+        context = session.objects.context(slots.at<Call::context>().value);
+    }
     if (context == nullptr || context->green == nullptr || context->ending) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (codec::kind_of(codec::to_wire(client)) != codec::HandleKind::stream || context->streams.contains(client)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!has_room || !session.memory.charge_streams(session.api, *context, count_with_another(*context))) {
+    if (!has_room || !session.memory.charge_streams(session.api, *context, context->stream_count() + 1)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     auto stream = std::make_unique<StreamState>();

@@ -130,35 +130,69 @@ class PtxWords {
     std::size_t at_ = 0;
 };
 
-// 4 for ".b32", 1 for ".pred"; 0 for a word that is no type.
+// 4 for ".b32", also for ".f16x2"; 0 for a word that is no type.
 std::uint64_t type_bytes(std::string_view word) {
     const std::size_t digits = word.find_first_of("0123456789");
-    if (word.size() < 3 || word[0] != '.' || digits != 2 || std::string_view("bsuf").find(word[1]) == word.npos) {
+    const std::string_view kind = word.substr(0, std::min(digits, word.size()));
+    if (digits == word.npos || (kind != ".b" && kind != ".s" && kind != ".u" && kind != ".f" && kind != ".bf")) {
         return 0;
     }
     std::uint64_t bits = 0;
-    std::from_chars(word.data() + digits, word.data() + word.size(), bits);
-    return bits / 8;
+    const char* const end = word.data() + word.size();
+    const char* const after = std::from_chars(word.data() + digits, end, bits).ptr;
+    return bits / 8 * (std::string_view(after, static_cast<std::size_t>(end - after)) == "x2" ? 2 : 1);
 }
 
-// The variable that follows ".global" or ".const", up to its name, dimensions or value.
-std::uint64_t variable_bytes(PtxWords& words) {
-    std::uint64_t bytes = 0, elements = 1, number = 0;
-    for (std::string_view word = words.next(); !word.empty() && word != ";" && word != "=" && word != ",";
-         word = words.next()) {
+// A number of PTX: decimal, 0x1f, 017 or 0b11, maybe with a U behind it. 0 if it is none.
+std::uint64_t ptx_number(std::string_view word) {
+    int base = 10;
+    if (word.size() > 1 && word[0] == '0') {
+        const char mark = word[1];
+        base = mark == 'x' || mark == 'X' ? 16 : mark == 'b' || mark == 'B' ? 2 : 8;
+        word.remove_prefix(base == 8 ? 1 : 2);
+    }
+    std::uint64_t number = 0;
+    const auto read = std::from_chars(word.data(), word.data() + word.size(), number, base);
+    return read.ec == std::errc::result_out_of_range ? kMostBytes : number;
+}
+
+std::uint64_t product(std::uint64_t a, std::uint64_t b) {
+    return b != 0 && a > kMostBytes / b ? kMostBytes : a * b;
+}
+
+// The value of a variable, behind the "=": returns what follows it, a comma or the end.
+std::string_view skip_value(PtxWords& words) {
+    int depth = 0;
+    std::string_view word = words.next();
+    while (!word.empty() && word != ";" && (depth > 0 || word != ",")) {
+        depth += word == "{" ? 1 : word == "}" ? -1 : 0;
+        word = words.next();
+    }
+    return word;
+}
+
+// The variables that follow ".global" or ".const", each in pages of its own, up to the end of the declaration.
+std::uint64_t variables_bytes(PtxWords& words) {
+    std::uint64_t type = 0, vector = 1, elements = 1, all = 0;
+    for (std::string_view word = words.next(); !word.empty() && word != ";"; word = words.next()) {
         if (word == ".align") {
             words.next();
         } else if (word == ".v2" || word == ".v4") {
-            elements *= word == ".v2" ? 2 : 4;
-        } else if (const std::uint64_t size = type_bytes(word); size != 0 && bytes == 0) {
-            bytes = size;
+            vector = word == ".v2" ? 2 : 4;
+        } else if (const std::uint64_t size = type_bytes(word); size != 0 && type == 0) {
+            type = size;
         } else if (word == "[") {
             const std::string_view size = words.next();
-            std::from_chars(size.data(), size.data() + size.size(), number);
-            elements = number != 0 && elements > kMostBytes / number ? kMostBytes : elements * number;
+            elements = size == "]" ? elements : product(elements, ptx_number(size));
+        } else if (word == "," || word == "=") {
+            all = std::min(all + in_pages(product(product(elements, vector), type)), kMostBytes);
+            elements = 1;
+            if (word == "=" && skip_value(words) != ",") {
+                return all;
+            }
         }
     }
-    return bytes != 0 && elements > kMostBytes / bytes ? kMostBytes : elements * bytes;
+    return std::min(all + in_pages(product(product(elements, vector), type)), kMostBytes);
 }
 
 void add_ptx(std::string_view text, ImageMemory& out) {
@@ -171,7 +205,7 @@ void add_ptx(std::string_view text, ImageMemory& out) {
         } else if (word == ";") {
             elsewhere = false;
         } else if ((word == ".global" || word == ".const") && !elsewhere) {
-            out.data_bytes = std::min(out.data_bytes + in_pages(variable_bytes(words)), kMostBytes);
+            out.data_bytes = std::min(out.data_bytes + variables_bytes(words), kMostBytes);
         }
     }
 }

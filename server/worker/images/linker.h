@@ -38,6 +38,7 @@ class Linker {
     Linker(Inbox& inbox, Tracer& tracer) : inbox_(inbox), tracer_(tracer) {}
 
     std::unordered_map<CUlinkState, std::shared_ptr<LinkState>> states;  // by client handle
+    std::size_t in_making = 0;
 
     // Starts the thread if this is the first call. False if it cannot be started.
     bool start() {

@@ -70,6 +70,7 @@ struct DeviceMemory {
   private:
     std::unique_ptr<MemoryAccount> owned_account_;
     Report report_;
+    std::uint64_t reported_ = 0;  // changes of the account
 
   public:
     const Window window;
@@ -84,9 +85,9 @@ struct DeviceMemory {
     DriverMemory driver{account};                     // what the driver takes by itself
     std::unordered_map<std::uint64_t, Array> arrays;  // by the client's handle
 
-    // Call when the account has changed.
-    void report() const {
-        if (report_) {
+    // Reports what is in use, if that has changed since the last report.
+    void report() {
+        if (std::exchange(reported_, account.changes()) != account.changes() && report_) {
             report_(account.used());
         }
     }

@@ -47,7 +47,7 @@ void DriverMemory::made(const driver::Api& api, const ContextState& context, Lim
 }
 
 std::uint64_t DriverMemory::needed_bytes(const ContextState& context, CUlimit limit, std::size_t value) const {
-    constexpr std::size_t kMaxValue = std::size_t{1} << 46;
+    constexpr std::size_t kMaxValue = std::size_t{1} << 45;
     constexpr std::size_t kStackUnit = 16;  // to which the driver rounds it up
     const auto known = contexts_.find(&context.owner());
     if (known == contexts_.end() || !known->second.original.contains(limit)) {
@@ -68,25 +68,24 @@ std::uint64_t DriverMemory::counted_bytes(const ContextState& context, CUlimit l
 }
 
 void DriverMemory::count(const ContextState& context, CUlimit limit, std::uint64_t bytes) {
-    std::uint64_t& counted = contexts_[&context.owner()].counted_bytes[limit];
+    const auto known = contexts_.find(&context.owner());
+    if (known == contexts_.end()) {
+        return;
+    }
+    std::uint64_t& counted = known->second.counted_bytes[limit];
     if (bytes < counted) {
         account_.release(context.device, counted - bytes);
     }
     counted = bytes;
 }
 
-std::size_t DriverMemory::learn_stack(const driver::Api& api, const ContextState& context) {
-    std::size_t value = 0;
-    if (driver::call(api.cuCtxGetLimit, &value, CU_LIMIT_STACK_SIZE) != CUDA_SUCCESS) {
+std::size_t DriverMemory::counted_stack(const ContextState& context) const {
+    const auto known = contexts_.find(&context.owner());
+    if (known == contexts_.end() || !known->second.original.contains(CU_LIMIT_STACK_SIZE)) {
         return 0;
     }
-    const std::uint64_t bytes = needed_bytes(context, CU_LIMIT_STACK_SIZE, value);
-    const std::uint64_t counted = counted_bytes(context, CU_LIMIT_STACK_SIZE);
-    if (bytes > counted) {
-        account_.force(context.device, bytes - counted);
-    }
-    count(context, CU_LIMIT_STACK_SIZE, bytes);
-    return value;
+    const std::uint64_t threads = std::max<std::uint64_t>(known->second.threads, 1);
+    return known->second.original.at(CU_LIMIT_STACK_SIZE) + counted_bytes(context, CU_LIMIT_STACK_SIZE) / threads;
 }
 
 void DriverMemory::forget(const ContextState& context) {

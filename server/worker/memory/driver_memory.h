@@ -3,8 +3,7 @@
 //
 // - Contexts, except the first on a device, which the daemon has promised beside the quota (server/daemon/accounts.h).
 // - Streams and the nodes of executable graphs, beyond the first ones, which are within the tolerance of 32 MiB. The
-// driver keeps their
-//   memory for others.
+//   driver keeps their memory for others.
 // - Stacks, which are local memory: the context has room for the largest stack that was set or needed, for as many
 //   threads as the device runs at once. The driver takes that memory at once and gives it back when the limit is
 //   lowered.
@@ -44,9 +43,8 @@ class DriverMemory {
     [[nodiscard]] std::uint64_t counted_bytes(const ContextState& context, CUlimit limit) const;
     // Sets the memory that is counted. A greater number must have been charged already; a smaller one is released.
     void count(const ContextState& context, CUlimit limit, std::uint64_t bytes);
-    // The driver has made room in the current context by itself: counts that, even beyond the quota, and returns the
-    // stack for which there is room now. 0: not known.
-    std::size_t learn_stack(const driver::Api& api, const ContextState& context);
+    // The stack for which room is counted in the context.
+    [[nodiscard]] std::size_t counted_stack(const ContextState& context) const;
     void forget(const ContextState& context);
 
     // The memory to charge for a context more on the device. begin_context() and end_context() count them; forget()

@@ -55,6 +55,7 @@ bool MemoryAccount::fits(CUdevice device, std::uint64_t bytes) const {
 
 bool MemoryAccount::charge(CUdevice device, std::uint64_t bytes) {
     if (has(device) && account_->take(slot_, index_of(device), bytes)) {
+        ++changes_;
         return true;
     }
     if (const std::uint64_t quota = quota_bytes(device); quota != 0 && !logged_.exchange(true)) {
@@ -66,12 +67,14 @@ bool MemoryAccount::charge(CUdevice device, std::uint64_t bytes) {
 
 void MemoryAccount::force(CUdevice device, std::uint64_t bytes) {
     if (has(device)) {
+        ++changes_;
         account_->force(slot_, index_of(device), bytes);
     }
 }
 
 void MemoryAccount::release(CUdevice device, std::uint64_t bytes) {
     if (has(device)) {
+        ++changes_;
         account_->give_back(slot_, index_of(device), bytes);
     }
 }

@@ -39,6 +39,9 @@ class MemoryAccount {
     void force(CUdevice device, std::uint64_t bytes);
     void release(CUdevice device, std::uint64_t bytes);
 
+    // Grows with each change of this session's use.
+    [[nodiscard]] std::uint64_t changes() const { return changes_; }
+
   private:
     [[nodiscard]] bool has(CUdevice device) const {
         return device >= 0 && static_cast<std::size_t>(device) < devices_.size();
@@ -48,6 +51,7 @@ class MemoryAccount {
     std::optional<supervision::JobAccount> account_;
     std::size_t slot_ = 0;
     std::vector<std::size_t> devices_;
+    std::uint64_t changes_ = 0;
     std::atomic<bool> logged_{false};  // the first allocation that did not fit
 };
 

@@ -95,21 +95,35 @@ CUresult PoolAccounts::allocate(const driver::Api& api, CUmemoryPool handle, std
     return CUDA_SUCCESS;
 }
 
-bool PoolAccounts::freed(CUdeviceptr address) {
-    const auto allocation = allocations_.find(address);
-    if (allocation == allocations_.end()) {
-        return false;
+void PoolAccounts::freed(CUdeviceptr address) {
+    if (const std::optional<Allocation> allocation = take(address)) {
+        end_free(address, *allocation, true);
     }
-    const auto pool = pools_.find(allocation->second.pool);
+}
+
+std::optional<PoolAccounts::Allocation> PoolAccounts::take(CUdeviceptr address) {
+    const auto known = allocations_.find(address);
+    if (known == allocations_.end()) {
+        return std::nullopt;
+    }
+    const Allocation allocation = known->second;
+    allocations_.erase(known);
+    return allocation;
+}
+
+void PoolAccounts::end_free(CUdeviceptr address, const Allocation& allocation, bool freed) {
+    if (!freed) {
+        allocations_.emplace(address, allocation);
+        return;
+    }
+    const auto pool = pools_.find(allocation.pool);
     unnoticed_frees_ = true;
-    pool->second.used_bytes -= allocation->second.bytes;
-    allocations_.erase(allocation);
+    pool->second.used_bytes -= allocation.bytes;
     if (pool->second.ended) {
         drop_if_unused(pool);
     } else if (account_.quota_bytes(pool->second.device) == 0) {
         lower_to(pool->second, pool->second.used_bytes);
     }
-    return true;
 }
 
 void PoolAccounts::begin_destroy(CUmemoryPool handle) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "protocol/calls/cuda_api.h"
@@ -39,8 +40,16 @@ class PoolAccounts {
     CUresult allocate(const driver::Api& api, CUmemoryPool pool, std::uint64_t bytes,
                       const std::function<CUresult(CUdeviceptr&)>& allocate,
                       const std::function<void(CUdeviceptr)>& free, CUdeviceptr& address);
-    // The allocation at the address has been freed. False if there is none.
-    bool freed(CUdeviceptr address);
+    struct Allocation {
+        CUmemoryPool pool;
+        std::uint64_t bytes;
+    };
+    // The allocation at the address has been freed.
+    void freed(CUdeviceptr address);
+    // The same in two steps, around a free during which the driver may give the address to another allocation: the
+    // first takes the allocation from its address, if there is one; the second says whether it was freed.
+    std::optional<Allocation> take(CUdeviceptr address);
+    void end_free(CUdeviceptr address, const Allocation& allocation, bool freed);
     // A helper destroys the pool: it is not queried any more. end_destroy() reports the outcome: destroyed (`ended`),
     // when only allocations that are not freed still count, or not.
     void begin_destroy(CUmemoryPool pool);
@@ -58,10 +67,6 @@ class PoolAccounts {
         std::uint64_t charged_bytes = 0;  // at least used_bytes
         bool asked = true;                // may be queried: not while it is being destroyed
         bool ended = false;
-    };
-    struct Allocation {
-        CUmemoryPool pool;
-        std::uint64_t bytes;
     };
 
     std::map<CUmemoryPool, Pool>::iterator find_or_learn(const driver::Api& api, CUmemoryPool pool);

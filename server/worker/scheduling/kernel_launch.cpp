@@ -44,9 +44,8 @@ CUresult KernelLaunch::issue(const driver::WorkPermit& permit, const driver::Api
     void** given = argument_bytes == 0 ? nullptr : extra;
     void** separate = nullptr;
     std::vector<void*> addresses;
-    const bool by_kernel = codec::kind_of(codec::to_wire(shape.function)) == codec::HandleKind::kernel;
     // The driver captures no cooperative launch whose arguments are packed, and makes no cooperative node of another.
-    if (captured && given != nullptr && find_arguments(api, function, by_kernel, arguments, addresses)) {
+    if (captured && given != nullptr && find_arguments(api, function, is_kernel(), arguments, addresses)) {
         separate = addresses.data();
         given = nullptr;
     }
@@ -66,7 +65,11 @@ CUresult KernelLaunch::issue(const driver::WorkPermit& permit, const driver::Api
 
 void note_failure(const driver::Api& api, const KernelLaunch& launch, CUresult result) {
     const char* name = nullptr;
-    driver::call(api.cuFuncGetName, &name, launch.function);
+    if (launch.is_kernel()) {
+        driver::call(api.cuKernelGetName, &name, reinterpret_cast<CUkernel>(launch.function));
+    } else {
+        driver::call(api.cuFuncGetName, &name, launch.function);
+    }
     const LaunchShape& shape = launch.shape;
     log::info(
         "launch of {} failed with error {}: grid {}x{}x{}, block {}x{}x{}, {} bytes shared, {} of arguments, {} "

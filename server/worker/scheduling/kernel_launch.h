@@ -9,6 +9,7 @@
 
 #include "protocol/calls/cuda_api.h"
 #include "protocol/calls/internal.h"
+#include "protocol/codec/handles.h"
 #include "server/driver/api.h"
 
 namespace gpupool::worker {
@@ -21,7 +22,11 @@ struct KernelLaunch {
     std::span<unsigned char> arguments;  // in the command's frame
     bool captured = false;               // the stream captures
 
-    // Issues the launch. The stream's context must be current.
+    // Is `function` a CUkernel?
+    [[nodiscard]] bool is_kernel() const {
+        return codec::kind_of(codec::to_wire(shape.function)) == codec::HandleKind::kernel;
+    }
+    // Issues the launch. The context of the command, or of the stream, must be current.
     CUresult issue(const driver::WorkPermit& permit, const driver::Api& api);
 };
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -156,6 +157,15 @@ struct ContextState {
     std::vector<MarkWord> spare_marks;          // words without a stream, with the numbers they have reached
     std::vector<HostFunctionWord> spare_words;
 
+    // Streams of the contexts that share this one's memory: a primary context and its green ones.
+    [[nodiscard]] std::size_t stream_count() const {
+        const auto own = [](const ContextState& context) { return context.streams.size() + context.per_thread.size(); };
+        std::size_t count = own(owner());
+        for (const ContextState* const green : owner().greens) {
+            count += own(*green);
+        }
+        return count;
+    }
     // The context that objects made in this one belong to.
     [[nodiscard]] ContextState& owner() { return parent != nullptr ? *parent : *this; }
     [[nodiscard]] const ContextState& owner() const { return parent != nullptr ? *parent : *this; }
@@ -230,8 +240,10 @@ struct Objects {
     std::size_t contexts_in_making = 0;
     std::uint64_t contexts_made = 0;
     std::unordered_map<CUevent, std::shared_ptr<EventState>> events;  // by client handle; queued entries share them
-    std::size_t captures = 0;                                         // stream captures that have begun and not ended
-    std::size_t event_watches = 0;                                    // watches that have not been reported
+    std::deque<std::function<void()>> limit_changes;                  // the first is under way
+    std::set<CUdevice> primaries_in_making;
+    std::size_t captures = 0;       // stream captures that have begun and not ended
+    std::size_t event_watches = 0;  // watches that have not been reported
 
     ContextState* context(CUcontext client) {
         const auto it = contexts.find(client);

@@ -10,7 +10,10 @@
 //   quota_share    another process holds HELD of the quota; when its stdin ends, waits until all of it is available
 
 #include <array>
+#include <barrier>
 #include <cstdlib>
+#include <thread>
+#include <vector>
 
 #include "tests/e2e/sessions/driver.h"
 #include "tests/support/waiting.h"
@@ -136,11 +139,32 @@ CUresult run(CUfunction function, CUstream stream = nullptr) {
     return driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr);
 }
 
+// Several threads change a limit at the same time. However their calls overlap, the last value is charged, no more.
+void change_limits_together(CUcontext context, std::size_t quota) {
+    std::vector<std::thread> threads;
+    for (std::size_t thread = 0; thread < 4; ++thread) {
+        threads.emplace_back([=] {
+            use(context);
+            for (std::size_t i = 0; i < 40; ++i) {
+                must(driver.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, (8 + (i * 7 + thread * 5) % 24) * kMiB),
+                     "cuCtxSetLimit");
+            }
+        });
+    }
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+    must(driver.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 40 * kMiB), "cuCtxSetLimit");
+    expect(free_bytes() == quota - 32 * kMiB, "the last value of a limit");
+    must(driver.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * kMiB), "cuCtxSetLimit");
+    expect_available(quota, "after limits that several threads set");
+}
+
 // The driver makes room for the local memory of all threads that run at once: 2048 on each multiprocessor.
 int use_stacks() {
     constexpr std::size_t kThreads = std::size_t{2} * 2048, kOwn = 1024;
     const std::size_t quota = number("QUOTA");
-    begin();
+    const CUcontext context = begin();
     const CUfunction small = kernel_with_local(kOwn), first = kernel_with_local(8 * kOwn),
                      second = kernel_with_local(16 * kOwn), third = kernel_with_local(32 * kOwn);
     must(run(small), "a launch");
@@ -158,6 +182,7 @@ int use_stacks() {
     expect(free_bytes() == quota - 32 * kMiB, "the device's heap");
     expect(driver.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 80 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY, "a larger heap");
     must(driver.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * kMiB), "cuCtxSetLimit");
+    change_limits_together(context, quota);
     expect(driver.cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0) == CUDA_ERROR_UNSUPPORTED_LIMIT,
            "what all sessions share");
     // The driver makes room when it instantiates a graph, and a graph that does not fit says so at its launch.
@@ -175,6 +200,7 @@ int use_stacks() {
     expect(free_bytes() == quota, "after a launch that failed");
     must(driver.cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiateWithFlags");
     expect(driver.cuGraphLaunch(executable, stream) == CUDA_ERROR_OUT_OF_MEMORY, "a graph beyond the quota");
+    expect_available(quota, "the driver gave the room for the graph back");
     must(driver.cuGraphExecDestroy(executable), "cuGraphExecDestroy");
     must(driver.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, kOwn), "cuCtxSetLimit");
     expect_available(quota, "after a graph");
@@ -199,6 +225,57 @@ void use_many_streams(std::size_t quota) {
     }
     must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
     expect(free_bytes() > quota - 32 * kMiB, "streams one after the other");
+}
+
+// Beyond the quota the call that creates a stream says so, and streams that were created work.
+void create_streams_without_room() {
+    constexpr std::size_t kMost = 400;
+    CUdeviceptr block = 0;
+    must(driver.cuMemAlloc(&block, free_bytes() / (2 * kMiB) * (2 * kMiB)), "cuMemAlloc");
+    std::vector<CUstream> streams;
+    CUresult result = CUDA_SUCCESS;
+    while (streams.size() < kMost && result == CUDA_SUCCESS) {
+        CUstream stream = nullptr;
+        result = driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+        if (result == CUDA_SUCCESS) {
+            streams.push_back(stream);
+        }
+    }
+    expect(result == CUDA_ERROR_OUT_OF_MEMORY, "a stream without room");
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+        must(driver.cuMemsetD8Async(block + i, static_cast<unsigned char>(i), 1, streams[i]), "cuMemsetD8Async");
+    }
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    std::vector<unsigned char> seen(streams.size());
+    must(driver.cuMemcpyDtoH(seen.data(), block, seen.size()), "cuMemcpyDtoH");
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+        expect(seen[i] == static_cast<unsigned char>(i), "a memset in a stream");
+        must(driver.cuStreamDestroy(streams[i]), "cuStreamDestroy");
+    }
+    must(driver.cuMemFree(block), "cuMemFree");
+}
+
+// Default streams of threads are streams as well.
+void use_streams_of_threads(CUcontext context) {
+    constexpr std::ptrdiff_t kThreads = 100;  // more than the streams before
+    CUdeviceptr block = 0;
+    must(driver.cuMemAlloc(&block, kMiB), "cuMemAlloc");
+    const std::size_t before = free_bytes();
+    std::barrier all_have_one(kThreads);
+    std::vector<std::thread> threads;
+    for (std::ptrdiff_t i = 0; i < kThreads; ++i) {
+        threads.emplace_back([&] {
+            use(context);
+            must(driver.cuMemsetD8Async(block, 0, kMiB, CU_STREAM_PER_THREAD), "cuMemsetD8Async");
+            must(driver.cuStreamSynchronize(CU_STREAM_PER_THREAD), "cuStreamSynchronize");
+            all_have_one.arrive_and_wait();
+        });
+    }
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+    expect(free_bytes() < before, "default streams of threads");
+    must(driver.cuMemFree(block), "cuMemFree");
 }
 
 void use_many_nodes() {
@@ -232,6 +309,8 @@ int use_contexts() {
     expect_available(quota, "after contexts");
     use_many_streams(quota);
     use_many_nodes();
+    create_streams_without_room();
+    use_streams_of_threads(first);
     return 0;
 }
 

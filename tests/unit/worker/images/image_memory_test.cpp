@@ -36,6 +36,21 @@ TEST(ImageMemory, CountsTheVariablesOfPtx) {
     EXPECT_EQ(data_of(".global .b8 g["), 0u);
 }
 
+// PTX has more ways to write a size than decimal numbers, and several variables in one declaration.
+TEST(ImageMemory, CountsVariablesHoweverTheyAreWritten) {
+    const auto mib = [](const std::string& declaration) { return data_of(declaration) / kMiB; };
+    EXPECT_EQ(mib(".global .b8 w[0x1000000];"), 16u);
+    EXPECT_EQ(mib(".global .b8 w[0X1000000U];"), 16u);
+    EXPECT_EQ(mib(".global .b8 w[0100000000];"), 16u);
+    EXPECT_EQ(mib(".global .b8 w[0b1000000000000000000000000];"), 16u);
+    EXPECT_EQ(mib(".global .u32 a[0x400000], b[4194304];"), 32u);
+    EXPECT_EQ(mib(".global .align 4 .u32 a[4194304] = {1, 2, 3}, b[4194304] = {4, 5};"), 32u);
+    EXPECT_EQ(mib(".global .f16x2 a[4194304];"), 16u);
+    EXPECT_EQ(mib(".const .bf16x2 a[4194304];"), 16u);
+    EXPECT_EQ(mib(".global .v4 .f32 a[1024][1024];"), 16u);
+    EXPECT_EQ(mib(".global .b8 w[0xffffffffffffffffffff];"), mib(".global .b8 w[99999999999999999999];"));
+}
+
 TEST(ImageMemory, FindsWhatNeedsTheDevicesRuntime) {
     EXPECT_FALSE(of_text(".visible .entry malloc_2() { ret; }").allocates);
     const ImageMemory both = of_text(
