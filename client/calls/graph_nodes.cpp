@@ -172,6 +172,9 @@ CUresult set_node(CUgraphExec executable, CUgraphNode changed, const CUgraphNode
     if (sure && executable != nullptr) {
         this_session().wait_for_changes_of(executable);
     }
+    if (!sure && executable != nullptr) {
+        graphs.note_needs_room(executable, true);  // another kernel may need more local memory
+    }
     const WaitForReplies ask_the_driver(!sure);
     return remote<calls::gpGraphNodeSetParams>(executable, changed, &message.node,
                                                static_cast<const unsigned char*>(message.payload.data()),

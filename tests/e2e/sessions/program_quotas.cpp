@@ -160,6 +160,35 @@ void change_limits_together(CUcontext context, std::size_t quota) {
     expect_available(quota, "after limits that several threads set");
 }
 
+// A node of an executable graph gets another kernel, which does not fit, and then its own again.
+void change_kernel_of_graph(CUfunction small, CUfunction too_large, CUstream stream) {
+    std::uint64_t unused = 0;
+    void* arguments[] = {&unused};
+    CUDA_KERNEL_NODE_PARAMS kernel{};
+    kernel.func = small;
+    kernel.gridDimX = kernel.gridDimY = kernel.gridDimZ = 1;
+    kernel.blockDimX = kernel.blockDimY = kernel.blockDimZ = 1;
+    kernel.kernelParams = arguments;
+    CUgraph graph = nullptr;
+    CUgraphNode node = nullptr;
+    CUgraphExec executable = nullptr;
+    must(driver.cuGraphCreate(&graph, 0), "cuGraphCreate");
+    must(driver.cuGraphAddKernelNode(&node, graph, nullptr, 0, &kernel), "cuGraphAddKernelNode");
+    must(driver.cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiateWithFlags");
+    must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
+    const std::size_t before = free_bytes();
+    kernel.func = too_large;
+    must(driver.cuGraphExecKernelNodeSetParams(executable, node, &kernel), "cuGraphExecKernelNodeSetParams");
+    expect(driver.cuGraphLaunch(executable, stream) == CUDA_ERROR_OUT_OF_MEMORY, "a changed graph beyond the quota");
+    expect(free_bytes() == before, "the driver gave the room for the change back");
+    kernel.func = small;
+    must(driver.cuGraphExecKernelNodeSetParams(executable, node, &kernel), "cuGraphExecKernelNodeSetParams");
+    must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    must(driver.cuGraphExecDestroy(executable), "cuGraphExecDestroy");
+    must(driver.cuGraphDestroy(graph), "cuGraphDestroy");
+}
+
 // The driver makes room for the local memory of all threads that run at once: 2048 on each multiprocessor.
 int use_stacks() {
     constexpr std::size_t kThreads = std::size_t{2} * 2048, kOwn = 1024;
@@ -204,6 +233,7 @@ int use_stacks() {
     must(driver.cuGraphExecDestroy(executable), "cuGraphExecDestroy");
     must(driver.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, kOwn), "cuCtxSetLimit");
     expect_available(quota, "after a graph");
+    change_kernel_of_graph(small, third, stream);
     return 0;
 }
 
