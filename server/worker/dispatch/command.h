@@ -46,7 +46,7 @@ struct Frame {
 // Approximate cost of a kept command besides its bytes: its entry, its places in queues, an event. A command
 // whose caller waits for the reply is charged more: the client has at most one of those for each of its threads.
 inline constexpr std::size_t kQueuedCostBytes = 256;
-inline constexpr std::size_t kQueuedCopyCostBytes = 2u << 10;  // with the state of its transfer
+inline constexpr std::size_t kQueuedCopyCostBytes = 2u << 10;  // with the state of its transfer or call
 inline constexpr std::size_t kWaitingCostBytes = 16u << 10;
 
 struct EventState;

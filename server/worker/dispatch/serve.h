@@ -183,7 +183,8 @@ void serve(SessionView& session, Command& command, Handler handler) {
         }
     }
     if constexpr (kBlocking) {
-        command.keep_body(kWaitingCostBytes);  // it is kept until it is answered
+        // It is kept until it is answered.
+        command.keep_body(command.reply_wanted() ? kWaitingCostBytes : kQueuedCopyCostBytes);
     }
     if constexpr (calls::is_served<Call>) {
         codec::Slots<Call> slots;

@@ -320,7 +320,8 @@ Outcome cuCtxSetLimit(SessionView& session, Command& command, codec::Slots<calls
         change_limit(session, command, client, limit, value);
     });
     if (changes.size() == 1) {
-        changes.front()();
+        const auto first = changes.front();  // a copy: a change that fails at once removes itself
+        first();
     }
     return Outcome::answered();
 }
