@@ -1,6 +1,6 @@
 // Quotas of device memory as people write them: one for every device of a server, and others for single devices.
 //
-// Ownership: values. Threads: any. Errors: Result, whose message quotes the text and names what is accepted.
+// Ownership: values. Threads: any. Errors: Result; the message quotes the text and says which forms are accepted.
 #pragma once
 
 #include <cstddef>

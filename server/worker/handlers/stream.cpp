@@ -47,16 +47,26 @@ bool takes_memory(const SessionView& session, const ContextState& context) {
     return session.memory.driver.needed_for_streams(context, context.stream_count() + 1) != 0;
 }
 
+// Makes room for one stream more in the context that `find` returns, and returns it; null if there is none. Streams
+// that the program has destroyed may still be there. Contexts may end meanwhile. `has_room`: may the session have one
+// more?
+template <class Find>
+ContextState* make_room_in(StreamView& session, Find find, bool& has_room) {
+    has_room = make_room(session);
+    ContextState* const context = find();
+    if (context == nullptr || !takes_memory(session, *context)) {
+        return context;
+    }
+    session.commands.catch_up();
+    return find();
+}
+
 template <class Call>
 Outcome create(StreamView& session, Command& command, codec::Slots<Call>& slots, unsigned flags, int priority) {
     const auto client = codec::from_wire<CUstream>(slots.template at<Call::phStream>().minted);
-    const bool has_room = make_room(session);  // which may end contexts
-    ContextState* context = session.context_of(command);
-    if (context != nullptr && takes_memory(session, *context)) {
-        // Streams that the program has destroyed may still be there. May end contexts as well.
-        session.commands.catch_up();
-        context = session.context_of(command);
-    }
+    bool has_room = false;
+    ContextState* const context = make_room_in(
+        session, [&] { return session.context_of(command); }, has_room);
     if (context == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -139,12 +149,9 @@ Outcome destroy(SessionView& session, Command& command, codec::Slots<Call>& slot
 // The stream itself is created by a call that the client does not wait for.
 Outcome gpStreamReserve(StreamView& session, Command&, codec::Slots<calls::gpStreamReserve>& slots) {
     const CUcontext client = slots.at<calls::gpStreamReserve::context>().value;
-    const bool has_room = make_room(session);  // which may end contexts
-    const ContextState* context = session.objects.context(client);
-    if (context != nullptr && takes_memory(session, *context)) {
-        session.commands.catch_up();
-        context = session.objects.context(client);
-    }
+    bool has_room = false;
+    const ContextState* const context = make_room_in(
+        session, [&] { return session.objects.context(client); }, has_room);
     if (context == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -166,12 +173,9 @@ Outcome cuStreamCreateWithPriority(StreamView& session, Command& command,
 Outcome gpGreenStreamCreate(StreamView& session, Command&, codec::Slots<calls::gpGreenStreamCreate>& slots) {
     using Call = calls::gpGreenStreamCreate;
     const auto client = codec::from_wire<CUstream>(slots.at<Call::stream>().minted);
-    const bool has_room = make_room(session);  // which may end contexts
-    ContextState* context = session.objects.context(slots.at<Call::context>().value);
-    if (context != nullptr && takes_memory(session, *context)) {
-        session.commands.catch_up();
-        context = session.objects.context(slots.at<Call::context>().value);
-    }
+    bool has_room = false;
+    ContextState* const context = make_room_in(
+        session, [&] { return session.objects.context(slots.at<Call::context>().value); }, has_room);
     if (context == nullptr || context->green == nullptr || context->ending) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }

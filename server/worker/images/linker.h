@@ -42,8 +42,11 @@ class Linker {
 
     // Starts the thread if this is the first call. False if it cannot be started.
     bool start() {
+        if (thread_ != nullptr) {
+            return true;
+        }
         try {
-            thread_ = thread_ != nullptr ? std::move(thread_) : std::make_unique<Helpers>(inbox_, &tracer_, 1);
+            thread_ = std::make_unique<Helpers>(inbox_, &tracer_, 1);
         } catch (const std::system_error&) {
             return false;
         }

@@ -33,7 +33,7 @@ CUresult DeviceMemory::charge_code(const driver::Api& api, std::uint64_t handle,
         return CUDA_SUCCESS;
     }
     const CodeMemory::Use use = code.first_use(handle, *context, kernel);
-    if (use.bytes != 0 && !charge(api, context->device, use.bytes)) {
+    if (!charge(api, context->device, use.bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     code.note(use, *context);

@@ -85,7 +85,7 @@ struct DeviceMemory {
     DriverMemory driver{account};                     // what the driver takes by itself
     std::unordered_map<std::uint64_t, Array> arrays;  // by the client's handle
 
-    // Reports what is in use, if that has changed since the last report.
+    // Reports the memory in use if the account has changed since the last report.
     void report() {
         if (std::exchange(reported_, account.changes()) != account.changes() && report_) {
             report_(account.used());
