@@ -12,15 +12,13 @@
 namespace gpupool::client::entry {
 namespace {
 
-// Forgets the memory of a context that has ended; the server has freed it. First waits for other contexts' work that
+// Forgets the memory that ended with its context; the server has freed it. First waits for other contexts' work that
 // uses the memory, which must not access later allocations at the same address.
 void forget_memory(Session& s, ContextState& context) {
-    (void)wait_for_users(s, &context);
-    for (const MemoryRange& range : s.memory.remove_of(&context)) {
+    (void)wait_for_users(s, context.device, &context);
+    for (const MemoryRange& range : s.memory.end_context(&context)) {
         if (range.kind == MemoryKind::device) {
             s.heaps[static_cast<std::size_t>(range.device)]->free(range.base);
-        } else if (range.kind == MemoryKind::pool) {
-            s.pools[static_cast<std::size_t>(range.device)]->free_complete(range.base);
         } else if (!range.on_device()) {
             s.host_mirrors.remove(range.base);
         }

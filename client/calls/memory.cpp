@@ -138,7 +138,7 @@ CUresult register_host(void* p, std::size_t bytes, unsigned flags) {
 
 // Before memory is freed or unregistered, waits for work that may use it, as the driver does, and for transfers.
 CUresult wait_for_host_memory(Session& s, const MemoryRange& range) {
-    const CUresult result = wait_for_users(s, range.context);
+    const CUresult result = wait_for_users(s, range.device, range.context);
     s.transfers.wait_untouched(reinterpret_cast<const void*>(range.base), range.bytes);
     return result;
 }
@@ -151,12 +151,12 @@ void wait_without_errors(Session& s, ContextState& context) {
     }
 }
 
-CUresult wait_for_users(Session& s, ContextState* own) {
+CUresult wait_for_users(Session& s, CUdevice device, ContextState* own) {
     const bool is_busy = own != nullptr && own->live && !s.all_complete(*own);
     const CUresult result = is_busy ? wait_for_context(*own) : CUDA_SUCCESS;
-    if (own != nullptr && s.contexts.several()) {
+    if (own == nullptr || s.contexts.several()) {
         s.contexts.each_live([&](ContextState& context) {
-            if (&context != own && context.device == own->device) {
+            if (&context != own && context.device == device) {
                 wait_without_errors(s, context);
             }
         });
@@ -225,7 +225,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     // As the driver does: no work that was sent may still use the memory.
-    result = wait_for_users(s, range->context);
+    result = wait_for_users(s, range->device, range->context);
     const auto free_by_driver = [&] {
         const CurrentContext current(range->context);
         return remote<calls::cuMemFree_v2>(dptr);

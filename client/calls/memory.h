@@ -16,10 +16,10 @@ namespace gpupool::client::entry {
 // synchronizes with the context.
 void wait_without_errors(Session& s, ContextState& context);
 
-// Waits for all work of `own`, as the driver does before it frees memory, and then for other contexts of the same
-// device, whose work may use the memory too. Returns only errors of `own`. Does not wait for other devices, which may
-// be waiting for this thread; neither does the driver (docs/driver-facts.md).
-CUresult wait_for_users(Session& s, ContextState* own);
+// Waits for all work of `own`, as the driver does before it frees memory, and then for other contexts of the device,
+// whose work may use the memory too. `own` may be null. Returns only errors of `own`. Does not wait for other devices,
+// which may be waiting for this thread; neither does the driver (docs/driver-facts.md).
+CUresult wait_for_users(Session& s, CUdevice device, ContextState* own);
 
 // Frees memory of a graph, which the graph may allocate again, by `free`. Refused if it is not allocated.
 CUresult free_of_graph(Session& s, const MemoryRange& range, const std::function<CUresult()>& free);

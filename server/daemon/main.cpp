@@ -195,7 +195,10 @@ Result<DriverFacts> find_driver(const Config& config, const std::string& worker,
         return system_error(
             fmt::format("cannot read the driver library {} (driver is auto, software, or a path)", driver), errno);
     }
-    auto facts = probe_driver(worker, {driver, config.session_memory.any()}, config.probe_timeout, cancel_descriptor);
+    // A client may ask for a quota, beside which its context takes memory. A daemon for one program has no
+    // other sessions to keep apart from it, and starts without the measurement.
+    const bool measure_contexts = config.session_memory.any() || !config.one_tenant;
+    auto facts = probe_driver(worker, {driver, measure_contexts}, config.probe_timeout, cancel_descriptor);
     if (!facts) {
         return facts.error().within(fmt::format("no usable driver ({})", config.driver));
     }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <string_view>
 #include <thread>
 
 #include "tests/gpu/driver.h"
@@ -325,6 +326,140 @@ void freed_beside_a_peer(CUdevice device) {
     DRIVER_OK(cuCtxDestroy(owner));
 }
 
+// Memory of pools and graphs that outlives the context in whose stream it was allocated.
+enum class Source { default_pool, own_pool, graph };
+struct Outliving {
+    Source source;
+    bool of_primary;
+    CUmemoryPool pool = nullptr;
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    CUdeviceptr memory = 0;
+};
+constexpr size_t kOutlivingBytes = 4 << 20;
+
+CUgraph graph_that_allocates(CUdevice device, CUdeviceptr& memory) {
+    CUgraph graph = nullptr;
+    DRIVER_OK(cuGraphCreate(&graph, 0));
+    CUgraphNodeParams node{};
+    node.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+    node.alloc.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    node.alloc.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    node.alloc.poolProps.location.id = device;
+    node.alloc.bytesize = kOutlivingBytes;
+    CUgraphNode added = nullptr;
+    DRIVER_OK(cuGraphAddNode(&added, graph, nullptr, nullptr, 0, &node));
+    memory = node.alloc.dptr;
+    return graph;
+}
+
+void allocate_in_current(CUdevice device, Outliving& it) {
+    CUstream stream = nullptr;
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    if (it.source == Source::default_pool) {
+        DRIVER_OK(cuDeviceGetDefaultMemPool(&it.pool, device));
+        DRIVER_OK(cuMemAllocAsync(&it.memory, kOutlivingBytes, stream));
+    } else if (it.source == Source::own_pool) {
+        CUmemPoolProps properties{};
+        properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+        properties.location.id = device;
+        DRIVER_OK(cuMemPoolCreate(&it.pool, &properties));
+        DRIVER_OK(cuMemAllocFromPoolAsync(&it.memory, kOutlivingBytes, it.pool, stream));
+    } else {
+        it.graph = graph_that_allocates(device, it.memory);
+        DRIVER_OK(cuGraphInstantiate(&it.executable, it.graph, 0));
+        DRIVER_OK(cuGraphLaunch(it.executable, stream));
+    }
+    DRIVER_OK(cuMemsetD32Async(it.memory, 17, kOutlivingBytes / 4, stream));
+    DRIVER_OK(cuStreamSynchronize(stream));
+}
+
+unsigned long long used_bytes(CUdevice device, const Outliving& it) {
+    cuuint64_t used = 0;
+    if (it.source == Source::graph) {
+        DRIVER_OK(cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used));
+    } else {
+        DRIVER_OK(cuMemPoolGetAttribute(it.pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    }
+    return used;
+}
+
+// Uses and frees it in another context, which is current.
+void use_after_the_end(CUdevice device, Outliving& it, CUstream stream) {
+    check(used_bytes(device, it) >= kOutlivingBytes, "it still counts as used");
+    CUcontext context = nullptr;
+    DRIVER_OK(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, it.memory));
+    check(context == nullptr, "it has no context");
+    unsigned word = 0;
+    DRIVER_OK(cuMemcpyDtoH(&word, it.memory + kOutlivingBytes - 4, 4));
+    check(word == 17, "it keeps its contents (%u)", word);
+    DRIVER_OK(cuMemsetD32Async(it.memory, 18, 16, stream));
+    DRIVER_OK(cuMemcpyDtoHAsync(&word, it.memory, 4, stream));
+    DRIVER_OK(cuStreamSynchronize(stream));
+    check(word == 18, "it can be written (%u)", word);
+    if (it.source == Source::graph) {
+        check_result(cuGraphLaunch(it.executable, stream), CUDA_ERROR_INVALID_VALUE, "the launch of its graph");
+        CUdeviceptr other = 0;
+        const CUgraph next = graph_that_allocates(device, other);
+        check(other != it.memory, "another graph gets another address");
+        DRIVER_OK(cuGraphDestroy(next));
+    }
+}
+
+void outliving(CUdevice device, Outliving it, const char* how) {
+    const CUcontext observer = create(device);
+    CUstream stream = nullptr;
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUcontext owner = nullptr;
+    if (it.of_primary) {
+        DRIVER_OK(cuDevicePrimaryCtxRetain(&owner, device));
+        DRIVER_OK(cuCtxSetCurrent(owner));
+    } else {
+        owner = create(device);
+    }
+    allocate_in_current(device, it);
+    if (it.of_primary) {
+        DRIVER_OK(cuDevicePrimaryCtxReset(device));
+        DRIVER_OK(cuDevicePrimaryCtxRelease(device));
+    } else {
+        DRIVER_OK(cuCtxDestroy(owner));
+    }
+    DRIVER_OK(cuCtxSetCurrent(observer));
+    use_after_the_end(device, it, stream);
+    if (how == std::string_view("in stream order")) {
+        DRIVER_OK(cuMemFreeAsync(it.memory, stream));
+        DRIVER_OK(cuStreamSynchronize(stream));
+    } else if (how == std::string_view("without a context")) {
+        std::thread([&] { DRIVER_OK(cuMemFree(it.memory)); }).join();
+    } else {
+        DRIVER_OK(cuMemFree(it.memory));
+    }
+    check_result(cuMemFree(it.memory), CUDA_ERROR_INVALID_VALUE, "freeing it again");
+    if (it.source == Source::own_pool) {
+        check(used_bytes(device, it) == 0, "it was freed %s: its pool is empty", how);
+        DRIVER_OK(cuMemPoolDestroy(it.pool));
+    }
+    if (it.source == Source::graph) {
+        DRIVER_OK(cuGraphExecDestroy(it.executable));
+        DRIVER_OK(cuGraphDestroy(it.graph));
+        DRIVER_OK(cuDeviceGraphMemTrim(device));
+        check(used_bytes(device, it) == 0, "it was freed %s: no graph memory is used", how);
+    }
+    DRIVER_OK(cuStreamDestroy(stream));
+    DRIVER_OK(cuCtxDestroy(observer));
+}
+
+void outliving_memory(CUdevice device) {
+    for (const Source source : {Source::default_pool, Source::own_pool, Source::graph}) {
+        for (const bool of_primary : {false, true}) {
+            for (const char* how : {"at once", "in stream order", "without a context"}) {
+                outliving(device, {source, of_primary}, how);
+            }
+        }
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -340,5 +475,6 @@ int main(int argc, char** argv) {
     program.section("waiting_for_one_of_two", [&] { waiting_for_one_of_two(device); });
     program.section("freed_while_another_reads", [&] { freed_while_another_reads(device); });
     program.section("freed_beside_a_peer", [&] { freed_beside_a_peer(device); });
+    program.section("outliving_memory", [&] { outliving_memory(device); });
     return program.finish();
 }

@@ -101,15 +101,18 @@ std::vector<MemoryRange> MemoryMap::remove_registered(std::uint64_t address, std
     return removed;
 }
 
-std::vector<MemoryRange> MemoryMap::remove_of(const ContextState* context) {
+std::vector<MemoryRange> MemoryMap::end_context(const ContextState* context) {
     const Lock lock(mutex_);
     std::vector<MemoryRange> removed;
     for (auto it = ranges_.begin(); it != ranges_.end();) {
-        if (it->second.context == context) {
+        if (it->second.context != context) {
+            ++it;
+        } else if (it->second.kind == MemoryKind::pool) {
+            it->second.context = nullptr;
+            ++it;
+        } else {
             removed.push_back(it->second);
             it = erase(it);
-        } else {
-            ++it;
         }
     }
     return removed;

@@ -32,7 +32,7 @@ struct MemoryRange {
     std::uint64_t base = 0, bytes = 0;
     MemoryKind kind = MemoryKind::device;
     CUdevice device = 0;
-    ContextState* context = nullptr;
+    ContextState* context = nullptr;  // null: of none, or of one that has ended
     unsigned flags = 0;
     std::uint64_t id = 0;         // CU_POINTER_ATTRIBUTE_BUFFER_ID
     bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
@@ -54,8 +54,9 @@ class MemoryMap {
     [[nodiscard]] std::optional<MemoryRange> find_within(std::uint64_t address, std::uint64_t bytes) const;
     // Removes and returns registered memory that overlaps.
     std::vector<MemoryRange> remove_registered(std::uint64_t address, std::uint64_t bytes);
-    // Removes and returns all memory of a context that has ended.
-    std::vector<MemoryRange> remove_of(const ContextState* context);
+    // The context has ended: removes and returns the memory that ends with it. Memory of pools and graphs stays, and
+    // has no context from then on.
+    std::vector<MemoryRange> end_context(const ContextState* context);
     // False for an address where there never was host memory. Takes no lock.
     [[nodiscard]] bool may_be_host(std::uint64_t address) const {
         return address >= host_begin() && address < host_end();

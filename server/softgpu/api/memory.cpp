@@ -99,13 +99,15 @@ CUresult free_of_kind(std::uint64_t address, bool host) {
     if (!fits) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (const CUresult status = found.context->status(); status != CUDA_SUCCESS) {
-        return status;
+    if (found.context != nullptr) {
+        if (const CUresult status = found.context->status(); status != CUDA_SUCCESS) {
+            return status;
+        }
+        found.context->synchronize_exclusively();
     }
     // The driver waits for the work of the context, and of the device's other contexts (measured on an H100).
-    found.context->synchronize_exclusively();
     for (const ContextPtr& other : state().contexts.all()) {
-        if (other.get() != found.context && other->device == found.context->device) {
+        if (other.get() != found.context && other->device->ordinal == found.device) {
             other->synchronize();
         }
     }

@@ -331,7 +331,7 @@ struct Allocation {
     std::uint64_t begin = 0;
     std::uint64_t size_bytes = 0;
     MemoryKind kind = MemoryKind::device;
-    Context* context = nullptr;
+    Context* context = nullptr;  // null: of none, or of one that has ended
     int device = 0;
     unsigned flags = 0;
     unsigned long long id = 0;
@@ -352,7 +352,8 @@ class Allocations {
     bool find(std::uint64_t address, Allocation& found) const;
     bool set_sync_memops(std::uint64_t address, bool on);
     bool remove(std::uint64_t begin, Allocation& removed);
-    std::vector<Allocation> remove_of(const Context* context);
+    // The context has ended: removes and returns the memory that ends with it.
+    std::vector<Allocation> end_context(const Context* context);
 
   private:
     mutable SharedMutex mutex_;
@@ -401,7 +402,7 @@ bool is_legacy(const Stream& stream);
 // Runs a host function on the calling thread, one at a time per context.
 CUresult run_host_function(Context& context, CUhostFn function, void* data);
 
-// Frees what remove() or remove_of() returned.
+// Frees what remove() or end_context() returned.
 void release_memory(const Allocation& allocation);
 
 }  // namespace gpupool::softgpu

@@ -208,7 +208,7 @@ void Context::close() {
     forget_mipmaps(*this);
     state().arrays.remove_if([=](const Array& a) { return a.context == self; });
     state().modules.remove_if([=](const Module& m) { return m.context.get() == self; });
-    for (const auto& allocation : state().allocations.remove_of(this)) {
+    for (const auto& allocation : state().allocations.end_context(this)) {
         release_memory(allocation);
     }
 }
@@ -379,17 +379,20 @@ bool Allocations::remove(std::uint64_t begin, Allocation& removed) {
     return true;
 }
 
-std::vector<Allocation> Allocations::remove_of(const Context* context) {
+std::vector<Allocation> Allocations::end_context(const Context* context) {
     std::vector<Allocation> result;
     {
         const Lock lock(mutex_);
         for (auto at = by_begin_.begin(); at != by_begin_.end();) {
-            // Mappings belong to the process and stay until they are unmapped.
-            if (at->second.context == context && at->second.kind != MemoryKind::mapped) {
+            // Mappings, and memory of pools and graphs, belong to the process and stay until they are freed.
+            if (at->second.context != context || at->second.kind == MemoryKind::mapped) {
+                ++at;
+            } else if (at->second.pool != nullptr || at->second.graph_memory != nullptr) {
+                at->second.context = nullptr;
+                ++at;
+            } else {
                 result.push_back(at->second);
                 at = by_begin_.erase(at);
-            } else {
-                ++at;
             }
         }
     }

@@ -468,14 +468,13 @@ Outcome cuMemFreeAsync(SessionView& session, Command& command, codec::Slots<call
 // The driver's call waits for the GPU.
 Outcome cuMemFree_v2(SessionView& session, Command& command, codec::Slots<calls::cuMemFree_v2>& slots) {
     const CUdeviceptr address = slots.at<calls::cuMemFree_v2::dptr>().value;
+    // Memory of pools and graphs outlives its context, and can be freed without any.
     const ContextState* const context = session.context_of(command);
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    const CUcontext driver_context = context == nullptr ? nullptr : context->driver;
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
     const auto allocation = session.memory.pools.take(address);
     session.waiting_calls.run(
-        [&api = session.api, driver = context->driver, address, result] {
+        [&api = session.api, driver = driver_context, address, result] {
             *result = in_context(api, driver, [&] { return driver::call(api.cuMemFree_v2, address); });
         },
         [&session, command, address, allocation, result] {

@@ -7,7 +7,9 @@
 // the word costs nothing; a query of a complete event costs 1.3 us (docs/driver-facts.md). A context that died writes
 // no more words, so the scheduler now and then queries the driver for a stream as well. No mark enters a capturing
 // stream. Marks of the legacy stream are written by a blocking helper stream: a mark in the legacy stream itself would
-// stall later work of the other blocking streams.
+// stall later work of the other blocking streams. But nothing waits for the helper stream, so its marks may be late.
+// Data must be sent before the answer of any later work, so its marks are in the legacy stream itself, right behind the
+// copy, which stalls the other streams anyway.
 //
 // The driver writes out what kernels printed only when something is synchronized. If kernels may print, the scheduler
 // records an event before each mark and synchronizes it when the mark is reached; it is complete by then. Marks that no
@@ -172,7 +174,7 @@ class Scheduler {
     CUresult give_word(StreamState& stream);
     CUresult new_event(ContextState& context, CUevent& event);
     CUresult record_event(ContextState& context, CUstream target, CUevent& event);
-    CUresult prepare_mark(StreamState& stream, CUstream& target);
+    CUresult prepare_mark(StreamState& stream, Effect effect, CUstream& target);
     static void fail_mark(StreamState& stream, std::uint32_t credit, CUresult result);
     void record_credit(StreamState& stream);
     void complete_first(StreamState& stream, CUresult result);

@@ -80,8 +80,8 @@ CUresult Scheduler::give_word(StreamState& stream) {
     return CUDA_SUCCESS;
 }
 
-// Makes the stream's context current; `target` is the stream that its marks go to.
-CUresult Scheduler::prepare_mark(StreamState& stream, CUstream& target) {
+// Makes the stream's context current; `target` is the stream that the mark goes to.
+CUresult Scheduler::prepare_mark(StreamState& stream, Effect effect, CUstream& target) {
     ContextState& context = *stream.context;
     CUresult result = enter(&context);
     if (result == CUDA_SUCCESS && stream.legacy && context.helper == nullptr) {
@@ -90,7 +90,7 @@ CUresult Scheduler::prepare_mark(StreamState& stream, CUstream& target) {
     if (result == CUDA_SUCCESS && stream.marks.word == nullptr) {
         result = give_word(stream);
     }
-    target = stream.legacy ? context.helper : stream.driver;
+    target = stream.legacy && effect != Effect::sends_data ? context.helper : stream.driver;
     return result;
 }
 
@@ -116,7 +116,7 @@ CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credi
     const bool with_event = kernels_print_ && effect != Effect::ours;
     credit += take_marked(stream, with_event);
     CUstream target = nullptr;
-    CUresult result = prepare_mark(stream, target);
+    CUresult result = prepare_mark(stream, effect, target);
     CUevent event = nullptr;
     if (result == CUDA_SUCCESS && with_event) {
         result = record_event(context, target, event);
@@ -148,7 +148,7 @@ void Scheduler::record_credit(StreamState& stream) {
     const std::uint32_t credit = take_all_but_last(stream);
     CUstream target = nullptr;
     CUevent event = nullptr;
-    CUresult result = prepare_mark(stream, target);
+    CUresult result = prepare_mark(stream, Effect::ours, target);
     if (result == CUDA_SUCCESS) {
         result = record_event(*stream.context, target, event);
     }
@@ -242,10 +242,16 @@ CUresult Scheduler::ask(StreamState& stream) {
         driver::call(api_.cuStreamSynchronize, target);  // returns at once, with the driver's error
         stream.context->lost = result;
     }
-    for (std::size_t left = stream.completions.size(); left != 0; --left) {
+    // An idle helper stream says nothing of marks in the legacy stream itself.
+    const auto is_known = [&](const Completion& completion) {
+        return result != CUDA_SUCCESS || !stream.legacy || completion.effect != Effect::sends_data;
+    };
+    bool moved = false;
+    for (std::size_t left = stream.completions.size(); left != 0 && is_known(stream.completions.front()); --left) {
         complete_first(stream, result);
+        moved = true;
     }
-    return result;
+    return moved ? result : CUDA_ERROR_NOT_READY;
 }
 
 // Queries one stream each time, and all streams of a context that turns out to have died.

@@ -7,6 +7,7 @@
 //   quota_stacks   local memory, stacks and the device's heap count, on two multiprocessors
 //   quota_contexts contexts of 20 MiB, except the first, and many streams and nodes of graphs count
 //   quota_code     variables of modules and libraries count
+//   quota_reuse    what was freed in one size and by one kind of call is available in any other
 //   quota_share    another process holds HELD of the quota; when its stdin ends, waits until all of it is available
 
 #include <array>
@@ -385,6 +386,37 @@ int hold() {
     return 0;
 }
 
+// Fills the quota with blocks of one size. Frees every second one, then the others.
+void fill_and_free(std::size_t quota, std::size_t size, bool of_pool) {
+    std::vector<CUdeviceptr> blocks;
+    CUdeviceptr block = 0;
+    CUresult result = CUDA_SUCCESS;
+    while ((result = of_pool ? driver.cuMemAllocAsync(&block, size, nullptr) : driver.cuMemAlloc(&block, size)) ==
+           CUDA_SUCCESS) {
+        blocks.push_back(block);
+    }
+    expect(result == CUDA_ERROR_OUT_OF_MEMORY && blocks.size() == quota / size, "blocks of one size fill the quota");
+    for (const std::size_t first : {0, 1}) {
+        for (std::size_t i = first; i < blocks.size(); i += 2) {
+            must(of_pool ? driver.cuMemFreeAsync(blocks[i], nullptr) : driver.cuMemFree(blocks[i]), "free");
+        }
+    }
+}
+
+int reuse() {
+    constexpr std::size_t kMiB = 1u << 20;
+    const std::size_t quota = number("QUOTA");
+    begin();
+    for (const std::size_t size : {kMiB / 2, 16 * kMiB, kMiB, quota, 4 * kMiB, 10 * kMiB, kMiB / 2, quota / 2}) {
+        for (const bool of_pool : {false, true, false}) {
+            fill_and_free(quota, size, of_pool);
+        }
+        must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+        expect_available(quota, "everything was freed");
+    }
+    return 0;
+}
+
 int share() {
     const std::size_t quota = number("QUOTA"), held = number("HELD");
     begin();
@@ -423,6 +455,9 @@ int run_quotas(const std::string& mode) {
     }
     if (mode == "quota_hold") {
         return hold();
+    }
+    if (mode == "quota_reuse") {
+        return reuse();
     }
     return mode == "quota_share" ? share() : -1;
 }

@@ -86,6 +86,16 @@ TEST_F(Quotas, ContextOverheadUncounted) {
     EXPECT_TRUE(patient->succeeds());
 }
 
+TEST_F(Quotas, ContextOverheadUncountedIfOnlyTheClientAsks) {
+    start("", {"GPUPOOL_SOFTGPU_MEMORY=206M", "GPUPOOL_SOFTGPU_CONTEXT=40M"});
+    const std::vector<std::string> asks{"GPUPOOL_MEMORY=64MiB"};
+    const auto only = run("quota_hold", 0, asks, 64 * kMiB);
+    ASSERT_TRUE(only->says("ready"));
+    const auto second = run("quota_shown", 64 * kMiB, asks);
+    EXPECT_NE(second->wait(), 0) << "there is no room for its context";
+    EXPECT_NE(second->errors().find("are promised to running sessions"), std::string::npos) << second->errors();
+}
+
 // A quota larger than the device is what the device has beside a context.
 TEST_F(Quotas, QuotaOfMoreThanTheDevice) {
     start("[limits]\nsession_memory = \"1GiB\"\n", {"GPUPOOL_SOFTGPU_MEMORY=256M", "GPUPOOL_SOFTGPU_CONTEXT=40M"});
@@ -108,6 +118,13 @@ TEST_F(Quotas, StreamOrderedAndVmmAllocationsUncounted) {
         Program program(*daemon_, {std::string(GPU_PROGRAMS) + "/quota_rounds", "quota", "rounds=4"},
                         {std::string("GPUPOOL_TRANSPORT=") + transport});
         EXPECT_TRUE(program.succeeds()) << transport;
+    }
+}
+
+TEST_F(Quotas, FalseOutOfMemory) {
+    start("[limits]\nsession_memory = \"64MiB\"\n");
+    for (const char* transport : {"tcp", "shm"}) {
+        EXPECT_TRUE(run("quota_reuse", 64 * kMiB, {std::string("GPUPOOL_TRANSPORT=") + transport})->succeeds());
     }
 }
 

@@ -177,10 +177,15 @@ TEST(Memory, OfAContextEndsWithIt) {
     map.add(range(0x1000, 1, one));
     map.add(range(0x2000, 1, two));
     map.add(range(0x3000, 1, one));
-    EXPECT_EQ(map.remove_of(one).size(), 2u);
+    client::MemoryRange pooled = range(0x4000, 1, one);
+    pooled.kind = client::MemoryKind::pool;
+    map.add(pooled);
+    EXPECT_EQ(map.end_context(one).size(), 2u);
     EXPECT_FALSE(map.find(0x1000));
     EXPECT_TRUE(map.find(0x2000));
-    EXPECT_TRUE(map.remove_of(one).empty());
+    ASSERT_TRUE(map.find(0x4000)) << "memory of a pool outlives it";
+    EXPECT_EQ(map.find(0x4000)->context, nullptr);
+    EXPECT_TRUE(map.end_context(one).empty());
 }
 
 TEST(Memory, SyncMemopsBelongToARange) {

@@ -113,7 +113,6 @@ class SimulatedGpu {
             const std::size_t stream = (from + i) % kStreams;
             if (!streams_[stream].queue.empty() && may_run(stream)) {
                 run(stream);
-                run_helpers();
                 return true;
             }
         }
@@ -217,15 +216,6 @@ class SimulatedGpu {
         stream.before.push_back(stream.clock);
         stream.lost.push_back(false);
         take_effect(first.operation, stream.clock, true);
-    }
-    // A helper's mark stands for work of the legacy stream, but nothing waits for it. The scheduler relies on this: the
-    // GPU writes it before another stream, whose work follows that work, writes its own.
-    void run_helpers() {
-        for (const std::size_t helper : kHelpers) {
-            while (!streams_[helper].queue.empty() && may_run(helper)) {
-                run(helper);
-            }
-        }
     }
     void take_effect(const Operation& operation, const Clock& clock, bool ran) {
         switch (operation.kind) {
