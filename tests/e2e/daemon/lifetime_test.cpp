@@ -221,10 +221,11 @@ TEST(Lifetime, DaemonDeathBetweenForkAndExecLeavesNoOrphan) {
     ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
     const UniqueFd opener(::open(gate.c_str(), O_RDWR | O_CLOEXEC));  // not for writing only, which would block
     ASSERT_GE(opener.get(), 0);
-    const auto worker = folder.write("worker",
-                                     std::string("#!/bin/sh\n[ \"$1\" = --probe ] || { echo $$ > ") + folder.path() +
-                                         "/pid; read line < " + gate + "; }\nexec " + STAND_IN_WORKER + " \"$@\"\n",
-                                     true);
+    const auto worker =
+        folder.write("worker",
+                     std::string("#!/bin/sh\n[ \"$1\" = --probe-contexts ] || { echo $$ > ") + folder.path() +
+                         "/pid; read line < " + gate + "; }\nexec " + STAND_IN_WORKER + " \"$@\"\n",
+                     true);
     Daemon daemon("worker = \"" + worker + "\"\n[workers]\ndaemon_grace_ms = 300\n");
     Client client(daemon.address());
     client.send_hello();
