@@ -437,6 +437,7 @@ void outliving(CUdevice device, Outliving it, const char* how) {
     }
     check_result(cuMemFree(it.memory), CUDA_ERROR_INVALID_VALUE, "freeing it again");
     if (it.source == Source::own_pool) {
+        DRIVER_OK(cuCtxSynchronize());  // natively a pool counts freed memory as used until something synchronizes
         check(used_bytes(device, it) == 0, "it was freed %s: its pool is empty", how);
         DRIVER_OK(cuMemPoolDestroy(it.pool));
     }
