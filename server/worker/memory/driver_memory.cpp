@@ -11,9 +11,8 @@ namespace {
 
 // Measured on an H200 (docs/driver-facts.md): 70 MiB for 128 streams, 22 MiB for 10,000 nodes.
 std::uint64_t stream_bytes(std::size_t streams) {
-    constexpr std::size_t kUncounted = 32;
     constexpr std::uint64_t kBytes = 576u << 10;
-    return (streams - std::min(streams, kUncounted)) * kBytes;
+    return (streams - std::min(streams, DriverMemory::kStreamsOfContext)) * kBytes;
 }
 
 std::uint64_t node_bytes(std::uint64_t nodes) {

@@ -2,8 +2,9 @@
 // a context, or launches a kernel that needs more local memory than any before it.
 //
 // - Contexts, except the first on a device, which the daemon has promised beside the quota (server/daemon/accounts.h).
-// - Streams and the nodes of executable graphs, beyond the first ones, which are within the tolerance of 32 MiB. The
-//   driver keeps their memory for others.
+//   The first streams of a context count as part of it.
+// - Further streams, and the nodes of executable graphs beyond the first ones, which are within the tolerance of 32 MiB.
+//   The driver keeps their memory for others.
 // - Stacks, which are local memory: the context has room for the largest stack that was set or needed, for as many
 //   threads as the device runs at once. The driver takes that memory at once and gives it back when the limit is
 //   lowered.
@@ -30,6 +31,8 @@ class MemoryAccount;
 
 class DriverMemory {
   public:
+    static constexpr std::size_t kStreamsOfContext = 32;
+
     explicit DriverMemory(MemoryAccount& account) : account_(account) {}
 
     using Limits = std::map<CUlimit, std::size_t>;

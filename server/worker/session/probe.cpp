@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "common/visible_devices.h"
 #include "server/driver/library.h"
+#include "server/worker/memory/driver_memory.h"
 
 namespace gpupool::worker {
 namespace {
@@ -23,8 +26,9 @@ nlohmann::json describe(const driver::Api& api, CUdevice device) {
     return {{"name", name}, {"uuid", uuid_text(uuid)}, {"memory_total", total_bytes}};
 }
 
-// How much less memory is free with one context more. Other sessions of the server may allocate and free at the same
-// time, so it is measured several times, and the middle value counts. 0 if it cannot be measured.
+// How much less memory is free with one context more, and the streams in it that are not charged to the quota. Other
+// sessions of the server may allocate and free at the same time, so it is measured several times, and the middle value
+// counts. 0 if it cannot be measured.
 std::uint64_t context_bytes(const driver::Api& api, CUdevice device) {
     constexpr std::size_t kTimes = 3;
     CUcontext first = nullptr;
@@ -38,6 +42,10 @@ std::uint64_t context_bytes(const driver::Api& api, CUdevice device) {
         driver::call(api.cuMemGetInfo_v2, &before, &total);
         if (driver::call(api.cuCtxCreate_v2, &second, 0u, device) != CUDA_SUCCESS) {
             break;
+        }
+        for (std::size_t j = 0; j < DriverMemory::kStreamsOfContext; ++j) {  // they end with the context
+            CUstream stream = nullptr;
+            driver::call(api.cuStreamCreate, &stream, static_cast<unsigned>(CU_STREAM_NON_BLOCKING));
         }
         driver::call(api.cuMemGetInfo_v2, &after, &total);
         driver::call(api.cuCtxDestroy_v2, second);
@@ -67,11 +75,15 @@ int probe(const std::string& setting, bool contexts) {
     int count = 0;
     driver::call(api.cuDeviceGetCount, &count);
     nlohmann::json devices = nlohmann::json::array();
+    std::vector<std::future<std::uint64_t>> measurements;  // of all devices at once: each takes about a second
     for (int device = 0; device < count; ++device) {
         devices.push_back(describe(api, device));
         if (contexts) {
-            devices.back()["context"] = context_bytes(api, device);
+            measurements.push_back(std::async(std::launch::async, context_bytes, std::cref(api), device));
         }
+    }
+    for (std::size_t i = 0; i < measurements.size(); ++i) {
+        devices[i]["context"] = measurements[i].get();
     }
     const bool software = library->kind == driver::Kind::software;
     const nlohmann::json answer = {
