@@ -437,8 +437,10 @@ void outliving(CUdevice device, Outliving it, const char* how) {
     }
     check_result(cuMemFree(it.memory), CUDA_ERROR_INVALID_VALUE, "freeing it again");
     if (it.source == Source::own_pool) {
-        DRIVER_OK(cuCtxSynchronize());  // natively a pool counts freed memory as used until something synchronizes
-        check(used_bytes(device, it) == 0, "it was freed %s: its pool is empty", how);
+        cuuint64_t reserved = 0;  // natively, what cuMemFree has freed stays in the number of used bytes for ever
+        DRIVER_OK(cuCtxSynchronize());
+        DRIVER_OK(cuMemPoolGetAttribute(it.pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+        check(reserved == 0, "it was freed %s: its pool is empty", how);
         DRIVER_OK(cuMemPoolDestroy(it.pool));
     }
     if (it.source == Source::graph) {
