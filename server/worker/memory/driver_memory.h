@@ -3,7 +3,8 @@
 //
 // - Contexts, except the first on a device, which the daemon has promised beside the quota (server/daemon/accounts.h).
 //   The first streams of a context count as part of it.
-// - Further streams, and the nodes of executable graphs beyond the first ones, which are within the tolerance of 32 MiB.
+// - Further streams, and the nodes of executable graphs beyond the first ones, which are within the tolerance of 32
+// MiB.
 //   The driver keeps their memory for others.
 // - Stacks, which are local memory: the context has room for the largest stack that was set or needed, for as many
 //   threads as the device runs at once. The driver takes that memory at once and gives it back when the limit is
