@@ -94,7 +94,6 @@ endif()
 if(GPUPOOL_WERROR)
   target_compile_options(gpupool_flags INTERFACE -Werror)
 endif()
-target_compile_definitions(gpupool_flags INTERFACE ASIO_STANDALONE=1 ASIO_NO_DEPRECATED=1)
 target_link_libraries(gpupool_flags INTERFACE Threads::Threads)
 
 # {fmt}: compiled once if this version allows it, else header-only.
@@ -115,6 +114,11 @@ endif()
 add_library(gpupool_toml STATIC ${CMAKE_SOURCE_DIR}/cmake/toml.cpp)
 target_compile_definitions(gpupool_toml PUBLIC TOML_HEADER_ONLY=0 TOML_EXCEPTIONS=0 TOML_ENABLE_FORMATTERS=0
                            PRIVATE TOML_IMPLEMENTATION=1)
+
+# Asio, the daemon's event loop: compiled once.
+add_library(gpupool_asio STATIC ${CMAKE_SOURCE_DIR}/cmake/asio.cpp)
+target_compile_definitions(gpupool_asio PUBLIC ASIO_STANDALONE=1 ASIO_NO_DEPRECATED=1 ASIO_SEPARATE_COMPILATION=1)
+target_link_libraries(gpupool_asio PUBLIC gpupool_flags)
 
 # Not with a sanitizer: its runtime must not be linked statically into our shared libraries.
 if(GPUPOOL_STATIC_RUNTIME AND NOT GPUPOOL_SANITIZE)

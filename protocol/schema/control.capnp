@@ -1,6 +1,7 @@
 @0xd0b2a1c4e5f60718;
-# Control frames: the messages between the administration command and the daemon. A worker sends its client everything
-# besides replies as notices in reply frames (protocol/codec/record.h).
+# Control frames: the messages between the administration command and the daemon, and from the daemon to a client whose
+# session waits for its place. A worker sends its client everything besides replies as notices in reply frames
+# (protocol/codec/record.h).
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
@@ -10,7 +11,12 @@ struct Control {
   union {
     statusRequest @0 :Void;          # administration -> daemon
     status @1 :ServerStatus;         # daemon -> administration
+    queued @2 :Queued;               # daemon -> client, between Hello and its answer: at each change and every 5 s
   }
+}
+
+struct Queued {
+  position @0 :UInt32;               # 1: the next to get a place
 }
 
 struct ServerStatus {

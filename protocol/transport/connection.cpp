@@ -1,5 +1,7 @@
 #include "protocol/transport/connection.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
@@ -16,6 +18,19 @@ Status receive_exactly(Connection& connection, MutableBuffer buffer) {
         buffer = buffer.subspan(*received);
     }
     return {};
+}
+
+Result<std::unique_ptr<Connection>> Listener::accept() {
+    for (;;) {
+        auto accepted = accept_now();
+        if (!accepted || *accepted != nullptr) {
+            return accepted;
+        }
+        pollfd entry{native_handle(), POLLIN, 0};
+        if (::poll(&entry, 1, -1) < 0 && errno != EINTR) {
+            return system_error("poll", errno);
+        }
+    }
 }
 
 std::optional<Error> accept_failure(int error) {

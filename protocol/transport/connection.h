@@ -74,6 +74,17 @@ class Connection {
     virtual void begin_polling() noexcept {}
     virtual void end_polling() noexcept {}
 
+    // ---- Event loops. A thread that serves many connections never blocks in one of them. It calls receive_some() or
+    // send_some() until nothing moves any more, then asks for the descriptor to wait for, and tries again when that is
+    // ready. Without a descriptor it tries again at once. It may become ready without need. The callers are those of
+    // receive_some() and of send_some(). `unsupported` from a transport that cannot do this.
+    struct Readiness {
+        int descriptor = -1;  // stays the connection's
+        bool to_write = false;
+    };
+    virtual Result<Readiness> receive_readiness() { return no_event_loop(); }
+    virtual Result<Readiness> send_readiness() { return no_event_loop(); }
+
     // From now on, a receive() without data by `deadline` fails with `timed_out`; `kNoDeadline`, the initial value,
     // means no limit. A point in time and not a duration per call, so that a peer cannot delay its reader by sending
     // single bytes. The connection stays usable after the failure. Called by the thread that receives.
@@ -112,6 +123,7 @@ class Connection {
     [[nodiscard]] virtual bool can_give() const noexcept { return false; }
 
   private:
+    static Error no_event_loop() { return {ErrorCode::unsupported, "this transport works in no event loop"}; }
     static Error no_descriptors() { return {ErrorCode::unsupported, "this transport carries no descriptors"}; }
 };
 
@@ -120,8 +132,12 @@ class Listener {
     virtual ~Listener() = default;
     // Blocks until the next connection; `closed` after shutdown(). `limit_exceeded` if this process or machine is
     // temporarily out of descriptors or memory: the listener stays usable, and the caller should retry after a short
-    // wait.
-    virtual Result<std::unique_ptr<Connection>> accept() = 0;
+    // wait. By default, waits for the descriptor and calls accept_now().
+    virtual Result<std::unique_ptr<Connection>> accept();
+    // As accept(), but never blocks: null if no connection waits.
+    virtual Result<std::unique_ptr<Connection>> accept_now() { return std::unique_ptr<Connection>(); }
+    // Readable when a connection waits, and after shutdown(); -1 if the listener works in no event loop.
+    [[nodiscard]] virtual int native_handle() const noexcept { return -1; }
     virtual void shutdown() noexcept = 0;
     // The address that clients connect to, with the actual port: "127.0.0.1:9470".
     [[nodiscard]] virtual std::string address() const = 0;

@@ -2,36 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
+#include <utility>
 
 namespace gpupool::wire {
 namespace {
-
-Result<ReceivedFrame> read_bounded(transport::Connection& connection, std::size_t max_payload_bytes) {
-    std::array<std::byte, kHeaderBytes> bytes;
-    GPUPOOL_TRY(transport::receive_exactly(connection, bytes));
-    auto header = decode(bytes);
-    if (!header) {
-        return header.error();
-    }
-    if (header->payload_bytes > max_payload_bytes) {
-        return Error{ErrorCode::limit_exceeded,
-                     fmt::format("received a frame of {} bytes where at most {} are accepted", header->payload_bytes,
-                                 max_payload_bytes)};
-    }
-    if (header->sequence != 0 || header->acknowledged != 0) {
-        return Error{ErrorCode::invalid_input, "received a session's frame where a handshake frame was expected"};
-    }
-    ReceivedFrame frame{header->type, std::vector<std::byte>(header->payload_bytes)};
-    if (!frame.payload.empty()) {
-        GPUPOOL_TRY(transport::receive_exactly(connection, frame.payload));
-    }
-    if (payload_crc(frame.type, frame.payload) != header->payload_crc) {
-        return Error{ErrorCode::invalid_input, "a frame arrived damaged: its payload's CRC does not match"};
-    }
-    return frame;
-}
 
 std::array<std::byte, kHeaderBytes> header_of(FrameType type, std::span<const std::byte> payload) {
     FrameHeader header;
@@ -45,12 +20,73 @@ std::array<std::byte, kHeaderBytes> header_of(FrameType type, std::span<const st
 
 }  // namespace
 
+std::span<std::byte> FrameCollector::room() {
+    if (received_bytes_ < kHeaderBytes) {
+        return std::span(header_bytes_).subspan(received_bytes_);
+    }
+    return std::span(payload_).subspan(received_bytes_ - kHeaderBytes);
+}
+
+Status FrameCollector::filled(std::size_t bytes) {
+    received_bytes_ += bytes;
+    if (received_bytes_ != kHeaderBytes || bytes == 0) {
+        return {};
+    }
+    const auto header = decode(header_bytes_);
+    if (!header) {
+        return header.error();
+    }
+    if (header->payload_bytes > max_payload_bytes_) {
+        return Error{ErrorCode::limit_exceeded,
+                     fmt::format("received a frame of {} bytes where at most {} are accepted", header->payload_bytes,
+                                 max_payload_bytes_)};
+    }
+    if (header->sequence != 0 || header->acknowledged != 0) {
+        return Error{ErrorCode::invalid_input, "received a session's frame where a handshake frame was expected"};
+    }
+    header_ = *header;
+    payload_.resize(header_.payload_bytes);
+    return {};
+}
+
+Result<ReceivedFrame> FrameCollector::finish() {
+    received_bytes_ = 0;
+    ReceivedFrame frame{header_.type, std::exchange(payload_, {})};
+    if (payload_crc(frame.type, frame.payload) != header_.payload_crc) {
+        return Error{ErrorCode::invalid_input, "a frame arrived damaged: its payload's CRC does not match"};
+    }
+    return frame;
+}
+
+Result<std::optional<ReceivedFrame>> FrameCollector::receive(transport::Connection& connection) {
+    while (!room().empty()) {
+        const auto received = connection.receive_some(room());
+        if (!received) {
+            return received.error();
+        }
+        if (*received == 0) {
+            return std::optional<ReceivedFrame>();
+        }
+        GPUPOOL_TRY(filled(*received));
+    }
+    auto frame = finish();
+    if (!frame) {
+        return frame.error();
+    }
+    return std::optional(std::move(*frame));
+}
+
 Result<ReceivedFrame> read_frame(transport::Connection& connection, std::size_t max_payload_bytes,
                                  transport::Clock::time_point deadline) {
+    FrameCollector collector(max_payload_bytes);
     connection.set_receive_deadline(deadline);
-    auto frame = read_bounded(connection, max_payload_bytes);
+    Status status;
+    while (status && !collector.room().empty()) {
+        const auto received = connection.receive(collector.room());
+        status = received ? collector.filled(*received) : Status(received.error());
+    }
     connection.set_receive_deadline(transport::kNoDeadline);
-    return frame;
+    return status ? collector.finish() : Result<ReceivedFrame>(status.error());
 }
 
 Result<ReceivedFrame> read_frame(transport::Connection& connection, std::size_t max_payload_bytes,
@@ -77,10 +113,18 @@ Status write_frame(transport::Connection& connection, FrameType type, std::span<
     return connection.send(buffers);
 }
 
-void write_last_frame(transport::Connection& connection, FrameType type, std::span<const std::byte> payload) {
+bool write_frame_now(transport::Connection& connection, FrameType type, std::span<const std::byte> payload) {
     const auto header = header_of(type, payload);
     const transport::ConstBuffer buffers[] = {header, payload};
-    (void)connection.send_some(buffers);
+    const auto sent = connection.send_some(buffers);
+    return sent && *sent == header.size() + payload.size();
+}
+
+std::vector<std::byte> frame_bytes(FrameType type, std::span<const std::byte> payload) {
+    const auto header = header_of(type, payload);
+    std::vector<std::byte> bytes(header.begin(), header.end());
+    bytes.insert(bytes.end(), payload.begin(), payload.end());
+    return bytes;
 }
 
 }  // namespace gpupool::wire

@@ -7,7 +7,7 @@
 //
 // Ownership: a Place belongs to a session and ends with it, when the session's worker process has ended: then all that
 //   the worker had taken is returned. The Accounts outlive their places.
-// Threads: the supervisor's.
+// Threads: the loop's.
 // Errors: a Refusal says what did not fit, for the client's user.
 #pragma once
 

@@ -6,13 +6,14 @@
 #include <fmt/ranges.h>
 #include <signal.h>
 #include <sys/personality.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <asio/signal_set.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <span>
 
 #include "common/environment.h"
@@ -24,7 +25,8 @@
 #include "protocol/transport/open.h"
 #include "protocol/transport/tcp/addresses.h"
 #include "server/daemon/config.h"
-#include "server/daemon/front_door.h"
+#include "server/daemon/loop.h"
+#include "server/daemon/reception.h"
 #include "server/daemon/supervisor.h"
 #include "server/daemon/worker_process.h"
 #include "server/supervision/runtime_directory.h"
@@ -125,36 +127,32 @@ Result<Config> make_config(const Options& options) {
     return config;
 }
 
-// The main loop receives every signal through the descriptor. Signals are blocked before the first thread starts, and
-// so in every thread. SIGCHLD is not reported yet: during the driver probe, any signal means that the daemon must stop.
-Result<UniqueFd> block_signals() {
-    sigset_t signals;
-    ::sigemptyset(&signals);
-    for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
-        ::sigaddset(&signals, signal);
+// The signals that the daemon handles. Workers start with the default handling of all of them (spawn()).
+class Signals {
+  public:
+    explicit Signals(Loop& loop) : set_(loop.context(), SIGTERM, SIGINT, SIGUSR1) {
+        set_.add(SIGCHLD);
+        set_.add(SIGHUP);
+        ::signal(SIGPIPE, SIG_IGN);
+        wait();
     }
-    UniqueFd descriptor(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!descriptor) {
-        return system_error("signalfd", errno);
-    }
-    ::sigaddset(&signals, SIGCHLD);
-    ::sigprocmask(SIG_BLOCK, &signals, nullptr);
-    ::signal(SIGPIPE, SIG_IGN);
-    ::signal(SIGHUP, SIG_IGN);  // a daemon started from a terminal outlives it
-    return descriptor;
-}
 
-Status report_children(int descriptor) {
-    sigset_t signals;
-    ::sigemptyset(&signals);
-    for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCHLD}) {
-        ::sigaddset(&signals, signal);
+    // From now on calls `handler`, on the loop, for each signal.
+    void send_to(std::function<void(int)> handler) { handler_ = std::move(handler); }
+
+  private:
+    void wait() {
+        set_.async_wait([this](const asio::error_code& error, int number) {
+            if (!error) {
+                handler_(number);
+                wait();
+            }
+        });
     }
-    if (::signalfd(descriptor, &signals, SFD_CLOEXEC | SFD_NONBLOCK) < 0) {
-        return system_error("signalfd", errno);
-    }
-    return {};
-}
+
+    asio::signal_set set_;
+    std::function<void(int)> handler_ = [](int) {};
+};
 
 // Workers inherit descriptors 0 to 2 by number. They must exist, or another descriptor of the daemon would get such a
 // number.
@@ -183,7 +181,25 @@ bool is_loopback(const std::string& address) {
            address.starts_with("localhost:");
 }
 
-Result<DriverFacts> find_driver(const Config& config, const std::string& worker, int cancel_descriptor) {
+// Runs the loop until the worker has described the driver, or a signal says that the daemon must stop.
+Result<DriverFacts> probe_driver(Loop& loop, Signals& signals, const std::string& worker, const ProbeRequest& request,
+                                 milliseconds timeout) {
+    Result<DriverFacts> facts = Error{ErrorCode::closed, "the server is stopping"};
+    signals.send_to([&](int number) {
+        if (number != SIGCHLD && number != SIGHUP) {
+            loop.stop();
+        }
+    });
+    const Probe probe(loop, worker, request, timeout, [&](Result<DriverFacts> answer) {
+        facts = std::move(answer);
+        loop.stop();
+    });
+    loop.run();
+    signals.send_to([](int) {});
+    return facts;
+}
+
+Result<DriverFacts> find_driver(const Config& config, const std::string& worker, Loop& loop, Signals& signals) {
     std::string driver = config.driver;
     if (driver == "software") {
         auto path = find_software_driver();
@@ -195,10 +211,10 @@ Result<DriverFacts> find_driver(const Config& config, const std::string& worker,
         return system_error(
             fmt::format("cannot read the driver library {} (driver is auto, software, or a path)", driver), errno);
     }
-    // A client may ask for a quota, beside which its context takes memory. A daemon for one program has no
-    // other sessions to keep apart from it, and starts without the measurement.
+    // A client may ask for a quota, beside which its context takes memory. A daemon for one program has no other
+    // sessions to keep apart from it, and starts without the measurement.
     const bool measure_contexts = config.session_memory.any() || !config.one_tenant;
-    auto facts = probe_driver(worker, {driver, measure_contexts}, config.probe_timeout, cancel_descriptor);
+    auto facts = probe_driver(loop, signals, worker, {driver, measure_contexts}, config.probe_timeout);
     if (!facts) {
         return facts.error().within(fmt::format("no usable driver ({})", config.driver));
     }
@@ -317,22 +333,18 @@ Result<Place> claim_place(const Config& config, std::string worker) {
     return place;
 }
 
-Result<Departure> serve_at(Place& place, const Config& config, const Options& options, UniqueFd lifeline, int signals) {
+Result<Departure> serve_at(Place& place, const Config& config, const Options& options, UniqueFd lifeline, Loop& loop,
+                           Signals& signals) {
     // Workers of an earlier daemon may connect from now on. They are read once the driver is known.
     auto supervision_listener = place.directory.listen();
     if (!supervision_listener) {
         return supervision_listener.error();
     }
-    auto driver = find_driver(config, place.worker, signals);
+    auto driver = find_driver(config, place.worker, loop, signals);
     if (!driver) {
         return driver.error();
     }
-    GPUPOOL_TRY(report_children(signals));
     log_driver(*driver);
-    auto inbox = Inbox::make();
-    if (!inbox) {
-        return inbox.error();
-    }
     for (const auto& address : place.addresses) {
         if (config.tokens.empty() && !is_loopback(address)) {
             log::warn("anyone who can connect to {} may use the GPUs: list tokens in the configuration", address);
@@ -343,24 +355,24 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
     SupervisorParts parts{place.worker,
                           addresses,
                           std::move(driver).value(),
-                          std::move(inbox).value(),
                           std::move(supervision_listener).value(),
                           place.directory.supervision_path(),
-                          signals,
                           std::move(lifeline)};
-    Supervisor supervisor(config, std::move(parts));
-    FrontDoor door(std::move(place.listeners), config, std::move(rules), supervisor);
-    door.open();
+    Background background(loop);
+    Supervisor supervisor(loop, background, config, std::move(parts));
+    Reception reception(loop, config, std::move(rules), supervisor);
+    signals.send_to([&](int number) { supervisor.handle_signal(number); });
+    reception.open(std::move(place.listeners));
     log::info("listening at {}", addresses);
     report_ready(options.ready_descriptor, place.addresses.front());
-    return supervisor.run(door);
+    return supervisor.run(reception);
 }
 
 // --check prints its result to standard output, whatever the log settings.
-Status check(Config& config, const std::string& worker, int signals) {
+Status check(Config& config, const std::string& worker, Loop& loop, Signals& signals) {
     GPUPOOL_TRY(check_hosts(config.listen));
     GPUPOOL_TRY(choose_image_directory(config));
-    const auto driver = find_driver(config, worker, signals);
+    const auto driver = find_driver(config, worker, loop, signals);
     if (!driver) {
         return driver.error();
     }
@@ -376,7 +388,7 @@ Status check(Config& config, const std::string& worker, int signals) {
     return {};
 }
 
-Status serve(Config& config, const Options& options, int signals) {
+Status serve(Config& config, const Options& options, Loop& loop, Signals& signals) {
     UniqueFd lifeline(options.lifeline_descriptor);
     for (const int inherited : {options.lifeline_descriptor, options.ready_descriptor}) {
         if (inherited >= 0 && ::fcntl(inherited, F_SETFD, FD_CLOEXEC) != 0) {
@@ -389,14 +401,14 @@ Status serve(Config& config, const Options& options, int signals) {
         return worker.error();
     }
     if (options.check) {
-        return check(config, *worker, signals);
+        return check(config, *worker, loop, signals);
     }
     prepare_image_directory(config);
     auto place = claim_place(config, std::move(worker).value());
     if (!place) {
         return place.error();
     }
-    const auto served = serve_at(*place, config, options, std::move(lifeline), signals);
+    const auto served = serve_at(*place, config, options, std::move(lifeline), loop, signals);
     if (!served || *served == Departure::all_ended) {
         // Workers of an earlier daemon keep connecting to the same path, where the next daemon will listen.
         place->directory.remove();
@@ -419,7 +431,8 @@ int run(int argc, char** argv) {
     }
     fill_standard_descriptors();
     use_legacy_layout_for_workers();
-    auto signals = block_signals();
+    Loop loop;
+    Signals signals(loop);
     auto config = make_config(options);
     if (!config) {
         std::fprintf(stderr, "gpupoold: %s\n", config.error().message.c_str());
@@ -429,7 +442,7 @@ int run(int argc, char** argv) {
         std::fprintf(stderr, "gpupoold: %s\n", logging.error().message.c_str());
         return 2;
     }
-    const auto served = signals ? serve(*config, options, signals->get()) : Status(signals.error());
+    const auto served = serve(*config, options, loop, signals);
     if (!served) {
         std::fprintf(stderr, "gpupoold: %s\n", served.error().message.c_str());
         return 1;

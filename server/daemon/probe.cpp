@@ -1,72 +1,22 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
-#include <thread>
 
-#include "common/unique_fd.h"
 #include "server/daemon/worker_process.h"
 
 namespace gpupool::daemon {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMaxAnswerBytes = 1u << 20;
 constexpr std::size_t kMaxDevices = 1024;
 
-// Reads until the probe closes its stdout.
-Status read_answer(int input, int cancel_descriptor, Clock::time_point deadline, std::string& answer) {
-    while (true) {
-        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-        if (left.count() <= 0) {
-            return Error{ErrorCode::timed_out, "the driver did not answer in time"};
-        }
-        pollfd wanted[2] = {{input, POLLIN, 0}, {cancel_descriptor, POLLIN, 0}};
-        if (::poll(wanted, 2, static_cast<int>(left.count())) < 0 && errno != EINTR) {
-            return system_error("poll", errno);
-        }
-        if (wanted[1].revents != 0) {
-            return Error{ErrorCode::closed, "the server is stopping"};
-        }
-        if (wanted[0].revents == 0) {
-            continue;
-        }
-        char buffer[4096];
-        const auto count = ::read(input, buffer, sizeof(buffer));
-        if (count == 0) {
-            return {};
-        }
-        if (count < 0 && errno != EINTR) {
-            return system_error("read", errno);
-        }
-        if (count > 0) {
-            answer.append(buffer, static_cast<std::size_t>(count));
-        }
-        if (answer.size() > kMaxAnswerBytes) {
-            return Error{ErrorCode::limit_exceeded, "the worker's description of the driver is longer than 1 MiB"};
-        }
-    }
-}
-
-// Waits for the probe to exit, and kills it at the deadline.
-int reap(pid_t process, Clock::time_point deadline) {
-    int status = 0;
-    while (::waitpid(process, &status, WNOHANG) == 0) {
-        if (Clock::now() > deadline) {
-            ::kill(-process, SIGKILL);
-            ::waitpid(process, &status, 0);
-            break;
-        }
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    return status;
-}
+constexpr std::chrono::milliseconds kReapInterval{2};
 
 }  // namespace
 
@@ -96,34 +46,91 @@ Result<DriverFacts> parse_probe(const std::string& text) {
     }
 }
 
-Result<DriverFacts> probe_driver(const std::string& worker, const ProbeRequest& request,
-                                 std::chrono::milliseconds timeout, int cancel_descriptor) {
+Probe::Probe(Loop& loop, const std::string& worker, ProbeRequest request, std::chrono::milliseconds timeout,
+             std::function<void(Result<DriverFacts>)> done)
+    : command_(fmt::format("{} {} {}", worker, request.contexts ? "--probe-contexts" : "--probe", request.driver)),
+      done_(std::move(done)),
+      loop_(loop),
+      watch_(loop),
+      deadline_(loop,
+                [this] {
+                    if (output_) {
+                        finish(Error{ErrorCode::timed_out, "the driver did not answer in time"});
+                    } else {
+                        ::kill(-process_, SIGKILL);  // it has answered but does not exit
+                    }
+                }),
+      reaping_(loop, [this] { reap(); }) {
     int ends[2] = {-1, -1};
     if (::pipe2(ends, O_CLOEXEC) != 0) {
-        return system_error("pipe", errno);
+        finish(system_error("pipe", errno));
+        return;
     }
-    UniqueFd input(ends[0]);
-    UniqueFd output(ends[1]);
-    const std::string option = request.contexts ? "--probe-contexts" : "--probe";
-    const auto process = spawn(worker, {"gpupool-worker", option, request.driver}, output.get(), -1);
+    output_.reset(ends[0]);
+    const UniqueFd input(ends[1]);
+    const auto process = spawn(
+        worker, {"gpupool-worker", request.contexts ? "--probe-contexts" : "--probe", request.driver}, input.get(), -1);
     if (!process) {
-        return process.error();
+        finish(process.error());
+        return;
     }
-    output.reset();
-    const auto deadline = Clock::now() + timeout;
-    std::string answer;
-    const auto read = read_answer(input.get(), cancel_descriptor, deadline, answer);
-    const int status = reap(*process, read ? deadline : Clock::now());
-    if (!read) {
-        return read.error();
+    process_ = *process;
+    deadline_.set_after(timeout);
+    watch_.keep_waiting(output_.get(), [this] { read(); });
+}
+
+Probe::~Probe() {
+    if (process_ > 0) {
+        ::kill(-process_, SIGKILL);
+        while (::waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
+        }
     }
-    if (answer.empty()) {
+}
+
+// Until the process closes its stdout.
+void Probe::read() {
+    char buffer[4096];
+    const auto count = ::read(output_.get(), buffer, sizeof(buffer));
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
+        return;
+    }
+    if (count <= 0) {
+        finish(count < 0 ? std::optional(system_error("read", errno)) : std::nullopt);
+        return;
+    }
+    answer_.append(buffer, static_cast<std::size_t>(count));
+    if (answer_.size() > kMaxAnswerBytes) {
+        finish(Error{ErrorCode::limit_exceeded, "the worker's description of the driver is longer than 1 MiB"});
+    }
+}
+
+void Probe::finish(std::optional<Error> failure) {
+    watch_.stop();
+    output_.reset();
+    failure_ = std::move(failure);
+    if (process_ > 0 && failure_) {
+        ::kill(-process_, SIGKILL);
+    }
+    reaping_.set(loop_.now());
+}
+
+void Probe::reap() {
+    int status = 0;
+    if (process_ > 0 && ::waitpid(process_, &status, WNOHANG) == 0) {
+        reaping_.set_after(kReapInterval);
+        return;
+    }
+    process_ = -1;
+    deadline_.cancel();
+    if (failure_) {
+        done_(*failure_);
+    } else if (answer_.empty()) {
         const auto end = WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status))
                                              : fmt::format("exit code {}", WEXITSTATUS(status));
-        return Error{ErrorCode::unavailable,
-                     fmt::format("{} {} {} ended without an answer ({})", worker, option, request.driver, end)};
+        done_(Error{ErrorCode::unavailable, fmt::format("{} ended without an answer ({})", command_, end)});
+    } else {
+        done_(parse_probe(answer_));
     }
-    return parse_probe(answer);
 }
 
 }  // namespace gpupool::daemon

@@ -76,44 +76,52 @@ bool read_all(const Nvml& nvml, ProcessMemory::Bytes& bytes) {
 
 }  // namespace
 
-ProcessMemory::ProcessMemory() {
-    thread_ = std::thread([this] {
-        const auto nvml = open_nvml();
-        if (!nvml) {
-            log::debug("accounts are not compared with NVML, which is not installed or does not start");
-            return;
-        }
-        run([&nvml](Bytes& bytes) { return read_all(*nvml, bytes); });
-    });
-}
+// Used on the background thread only.
+class ProcessMemory::Reader {
+  public:
+    enum class Outcome { read, failed, unavailable };
+    struct Reading {
+        Outcome outcome = Outcome::failed;
+        Bytes bytes;
+    };
 
-ProcessMemory::~ProcessMemory() {
-    {
-        const Lock lock(mutex_);
-        over_ = true;
+    Reading read() {
+        if (!std::exchange(opened_, true)) {
+            nvml_ = open_nvml();
+        }
+        Reading reading;
+        if (!nvml_) {
+            reading.outcome = Outcome::unavailable;
+        } else if (read_all(*nvml_, reading.bytes)) {
+            reading.outcome = Outcome::read;
+        }
+        return reading;
     }
-    ending_.notify_all();
-    thread_.join();
+
+  private:
+    bool opened_ = false;
+    std::optional<Nvml> nvml_;
+};
+
+ProcessMemory::ProcessMemory(Loop& loop, Background& background)
+    : background_(background), reader_(std::make_shared<Reader>()), next_(loop, [this] { read(); }) {
+    read();
 }
 
-void ProcessMemory::run(const std::function<bool(Bytes&)>& read) {
-    for (std::uint64_t number = 1;; ++number) {
-        auto snapshot = std::make_shared<Snapshot>();
-        snapshot->number = number;
-        const bool valid = read(snapshot->bytes);
-        UniqueLock lock(mutex_);
-        if (valid) {
-            latest_ = std::move(snapshot);
-        }
-        if (ending_.wait_for(lock, kInterval, [&]() GP_REQUIRES(mutex_) { return over_; })) {
-            return;
-        }
-    }
-}
+ProcessMemory::~ProcessMemory() = default;
 
-std::shared_ptr<const ProcessMemory::Snapshot> ProcessMemory::latest() const {
-    const Lock lock(mutex_);
-    return latest_;
+void ProcessMemory::read() {
+    background_.run([reader = reader_] { return reader->read(); },
+                    [this](Reader::Reading reading) {
+                        if (reading.outcome == Reader::Outcome::unavailable) {
+                            log::debug("accounts are not compared with NVML, which is not installed or does not start");
+                            return;
+                        }
+                        if (reading.outcome == Reader::Outcome::read) {
+                            latest_ = {latest_.number + 1, std::move(reading.bytes)};
+                        }
+                        next_.set_after(kInterval);
+                    });
 }
 
 }  // namespace gpupool::daemon

@@ -1,25 +1,22 @@
 // What NVIDIA's management library (NVML) shows of the memory of processes, to compare the accounts with.
 //
-// A thread reads it at intervals, since NVML may take long while a driver is busy. There is nothing to read where NVML
-// is not installed, or shows no processes (in some containers).
+// It is read at intervals on the background thread, since NVML may take long while a driver is busy. There is nothing
+// to read where NVML is not installed, or shows no processes (in some containers).
 //
-// Ownership: owns the library and the thread; the destructor waits for a read that is under way.
-// Threads: any calls latest().
-// Errors: none; the log says once why there is nothing.
+// Ownership: keeps the library loaded; outlives the Background. Threads: the loop's. Errors: none; the log says once
+// why there is nothing.
 #pragma once
 
 #include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 
-#include "common/mutex.h"
+#include "server/daemon/loop.h"
 
 namespace gpupool::daemon {
 
@@ -33,20 +30,20 @@ class ProcessMemory {
 
     static constexpr std::chrono::milliseconds kInterval{1000};
 
-    ProcessMemory();
+    ProcessMemory(Loop& loop, Background& background);
     ~ProcessMemory();
     ProcessMemory(const ProcessMemory&) = delete;
 
-    [[nodiscard]] std::shared_ptr<const Snapshot> latest() const;
+    [[nodiscard]] const Snapshot& latest() const { return latest_; }
 
   private:
-    void run(const std::function<bool(Bytes&)>& read);
+    class Reader;
+    void read();
 
-    mutable Mutex mutex_;
-    Condition ending_;
-    bool over_ GP_GUARDED_BY(mutex_) = false;
-    std::shared_ptr<const Snapshot> latest_ GP_GUARDED_BY(mutex_) = std::make_shared<Snapshot>();
-    std::thread thread_;
+    Background& background_;
+    const std::shared_ptr<Reader> reader_;
+    Timer next_;
+    Snapshot latest_;
 };
 
 }  // namespace gpupool::daemon

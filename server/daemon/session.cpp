@@ -95,13 +95,6 @@ bool MemoryDifference::note(std::uint64_t its_snapshot, std::int64_t bytes) {
     return shown_bytes != 0 && !std::exchange(logged, true);
 }
 
-void Session::kill_by(Clock::time_point when, std::string reason) {
-    if (when < kill_at) {
-        kill_at = when;
-        kill_reason = std::move(reason);
-    }
-}
-
 void Session::kill_now() const {
     if (child) {
         // The child is not reaped yet, so its process id and group id cannot have been reused.
@@ -113,10 +106,9 @@ void Session::kill_now() const {
 }
 
 void Session::send_stop(const std::string& reason) {
-    if (stopping || !link.open()) {
+    if (!link.open()) {
         return;
     }
-    stopping = true;
     capnp::MallocMessageBuilder message;
     message.initRoot<schema::ToWorker>().setStop(reason.c_str());
     if (const auto sent = link.send(message); !sent) {  // usually because it just exited
@@ -131,7 +123,7 @@ std::optional<Refusal> Session::hand_lane(const LaneClaim& claim, const std::vec
                        fmt::format("lane {} is taken or not allowed: the session may open {} of them, each once",
                                    claim.index, report.max_lanes)};
     }
-    if (stopping || !link.open() || connection.empty()) {
+    if (life.over() || !link.open() || connection.empty()) {
         return Refusal{schema::Refused::Reason::SHUTTING_DOWN, "the session is ending and accepts no further lane"};
     }
     capnp::MallocMessageBuilder message;

@@ -1,18 +1,17 @@
 // One session as the daemon sees it: its worker process, the socket to it, and its last report.
 //
 // A session is either started by this daemon (its worker is a child, to be reaped) or adopted from an earlier daemon
-// (only a pidfd shows when the worker ends). It lives until the worker process ends. The daemon ends a session by a
-// deadline after which it kills the process.
+// (only a pidfd shows when the worker ends). It lives until the worker process ends; the daemon ends it by killing
+// that.
 //
 // Ownership: owns the socket, the pidfd and, until the worker's first report, a copy of the client's connection. If the
 //   worker dies before that report, the daemon sends the client the reason.
-// Threads: the supervisor's.
+// Threads: the loop's.
 // Errors: a worker's messages are checked like any peer's.
 #pragma once
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,12 +23,12 @@
 #include "protocol/transport/connection.h"
 #include "server/daemon/accounts.h"
 #include "server/daemon/admission.h"
+#include "server/daemon/lifetime.h"
+#include "server/daemon/loop.h"
 #include "server/daemon/stock.h"
 #include "server/supervision/message_socket.h"
 
 namespace gpupool::daemon {
-
-using Clock = std::chrono::steady_clock;
 
 struct WorkerReport {
     std::string session_id;
@@ -64,6 +63,9 @@ struct MemoryDifference {
 Result<WorkerReport> read_report(const supervision::Message& message);
 
 struct Session {
+    Session(Loop& loop, const Config& config, WorkerState first, Loop::Callback overdue)
+        : life(config, first, loop.now()), link_watch(loop), exit_watch(loop), timer(loop, std::move(overdue)) {}
+
     WorkerReport report;
     pid_t process = -1;
     bool child = false;
@@ -73,21 +75,14 @@ struct Session {
     Accounts::Place place;  // in its job's account
     MemoryDifference memory_difference;
 
-    // True for a worker of the stock: it serves no client yet.
-    bool in_stock = false;
-    bool ready = false;             // in stock, and prepared
-    bool unwanted = false;          // in stock, and killed
+    Lifetime life;
+    bool in_stock = false;          // serves no client
+    bool prepared = false;          // in stock, and has been ready
     DriverEnvironment environment;  // in stock: the variables that it was prepared with
     std::uint64_t lanes_taken = 0;  // bit n: lane n was passed to the worker
 
-    bool reported = false;
-    bool stopping = false;
-    Clock::time_point last_heard = Clock::now();
-    Clock::time_point kill_at = Clock::time_point::max();
-    std::string kill_reason;
-
-    // Sets a deadline for the end of the process. The earliest deadline counts.
-    void kill_by(Clock::time_point when, std::string reason);
+    Watch link_watch, exit_watch;  // destroyed before the descriptors that they watch
+    Timer timer;                   // for the deadline of `life`
 
     // Kills the worker and, if they are certainly its own, the processes of its group.
     void kill_now() const;

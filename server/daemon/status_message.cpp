@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kMaxSessionBytes = 1024;
 constexpr std::size_t kMaxListedSessions = wire::kMaxPayloadBytes / kMaxSessionBytes - 256;
 
-std::uint64_t seconds(Clock::duration duration) {
+std::uint64_t seconds(TimeSource::Duration duration) {
     return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(duration).count());
 }
 
@@ -73,7 +73,7 @@ void describe_session(const Session& session, const std::vector<ProbedDevice>& d
     out.setAgeSeconds(age_seconds(report.started_unix_ms));
     out.setWorkerProcessId(static_cast<std::uint32_t>(session.process));
     out.setMemoryDifference(session.memory_difference.shown_bytes);
-    out.setState(session.stopping ? "ending" : report.state.c_str());
+    out.setState(session.life.over() ? "ending" : report.state.c_str());
     auto waits = out.initWaits(static_cast<unsigned>(report.waits.size()));
     for (unsigned i = 0; i < report.waits.size(); ++i) {
         waits[i].setReason(report.waits[i].first.c_str());
@@ -111,7 +111,7 @@ std::vector<std::byte> make_status_message(const ServerFacts& server,
     for (const auto& [id, session] : sessions) {
         if (!session->in_stock) {
             taken.push_back(session.get());
-        } else if (session->ready && !session->unwanted) {
+        } else if (session->life.state() == WorkerState::ready) {
             ++ready;
             with_context = with_context || session->report.holds_context;
         }

@@ -1,13 +1,13 @@
 // The server's status as the payload of a Control frame.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "common/clock.h"
 #include "server/daemon/session.h"
 #include "server/daemon/worker_process.h"
 
@@ -16,7 +16,7 @@ namespace gpupool::daemon {
 struct ServerFacts {
     const std::string& address;
     const DriverFacts& driver;
-    Clock::duration uptime;
+    TimeSource::Duration uptime;
     std::size_t stock_wanted;
 };
 

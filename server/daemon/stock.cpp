@@ -42,8 +42,8 @@ void StockPlan::note_session(const DriverEnvironment& environment) {
         recent_.pop_back();
     }
     // A later session must not extend the delay, or a busy server would never have a stock.
-    if (start_after_ < Clock::now()) {
-        start_after_ = Clock::now() + kAfterSession;
+    if (start_after_ < clock_.now()) {
+        start_after_ = clock_.now() + kAfterSession;
     }
 }
 
@@ -55,7 +55,7 @@ void StockPlan::note_failure(const DriverEnvironment& environment, bool was_read
         }
     }
     failures_ = was_ready ? 0 : std::min(failures_ + 1, kMaxDoublings);
-    start_after_ = std::max(start_after_, Clock::now() + kAfterFailure * (1u << failures_));
+    start_after_ = std::max(start_after_, clock_.now() + kAfterFailure * (1u << failures_));
 }
 
 StockPlan::Changes StockPlan::changes(const std::vector<const DriverEnvironment*>& existing) const {

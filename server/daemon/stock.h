@@ -4,7 +4,7 @@
 // worker can serve only sessions with the same variables. The stock therefore follows the sessions. It starts out
 // prepared for sessions without such variables.
 //
-// Ownership: values. Threads: the supervisor's. Errors: none.
+// Ownership: values. Threads: the loop's. Errors: none.
 #pragma once
 
 #include <chrono>
@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "common/clock.h"
 #include "server/daemon/admission.h"
 
 namespace gpupool::daemon {
@@ -29,7 +30,7 @@ class StockPlan {
   public:
     using Clock = std::chrono::steady_clock;
 
-    explicit StockPlan(std::size_t size) : size_(size) {}
+    explicit StockPlan(std::size_t size, TimeSource& clock = TimeSource::system()) : clock_(clock), size_(size) {}
 
     [[nodiscard]] std::size_t size() const { return size_; }
 
@@ -51,6 +52,7 @@ class StockPlan {
     [[nodiscard]] Changes changes(const std::vector<const DriverEnvironment*>& existing) const;
 
   private:
+    TimeSource& clock_;
     const std::size_t size_;
     std::deque<DriverEnvironment> recent_{{}};  // most recent first, without duplicates
     Clock::time_point start_after_{};

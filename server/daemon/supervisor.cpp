@@ -1,15 +1,16 @@
 #include "server/daemon/supervisor.h"
 
+#include <capnp/serialize.h>
 #include <fmt/format.h>
-#include <poll.h>
+#include <kj/exception.h>
 #include <signal.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cstring>
 
 #include "common/log.h"
 #include "common/processors.h"
+#include "protocol/schema/control.capnp.h"
 #include "server/daemon/status_message.h"
 
 namespace gpupool::daemon {
@@ -32,257 +33,28 @@ std::uint64_t default_shared_memory_bytes() {
                                        : static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes) / 4;
 }
 
-// The contexts of the stock are on the first device (server/worker/session/prepared.h).
-std::vector<Accounts::Device> account_devices(const DriverFacts& driver, std::size_t stock_contexts) {
-    std::vector<Accounts::Device> devices;
-    for (const ProbedDevice& device : driver.devices) {
-        const std::uint64_t set_aside = devices.empty() ? stock_contexts * device.context_bytes : 0;
-        devices.push_back({device.name, device.uuid, device.memory_total_bytes, device.context_bytes, set_aside});
+bool is_status_request(std::span<const std::byte> payload) {
+    if (payload.empty() || payload.size() % sizeof(capnp::word) != 0) {
+        return false;
     }
-    return devices;
-}
-
-}  // namespace
-
-Supervisor::Supervisor(const Config& config, SupervisorParts parts)
-    : config_(config),
-      parts_(std::move(parts)),
-      plan_(config.stock_workers.value_or(parts_.driver.kind == "software" ? 0 : 1)),
-      accounts_(account_devices(parts_.driver, config.stock_contexts ? plan_.size() : 0)) {
-    if (config.session_memory.any()) {
-        process_memory_ = std::make_unique<ProcessMemory>();
+    auto words = kj::heapArray<capnp::word>(payload.size() / sizeof(capnp::word));
+    std::memcpy(words.begin(), payload.data(), payload.size());
+    try {
+        capnp::FlatArrayMessageReader reader(words, supervision::bounded_reader(payload.size()));
+        return reader.getRoot<schema::Control>().isStatusRequest();
+    } catch (const kj::Exception&) {
+        return false;
     }
 }
 
-std::optional<Refusal> Supervisor::reserve_place() {
-    std::size_t taken = places_taken_.load();
-    do {
-        if (taken >= config_.max_sessions) {
-            return Refusal{schema::Refused::Reason::CAPACITY,
-                           fmt::format("all {} sessions of this server are in use: wait for one to end, or raise "
-                                       "limits.sessions in the server's configuration",
-                                       config_.max_sessions)};
-        }
-    } while (!places_taken_.compare_exchange_weak(taken, taken + 1));
-    return std::nullopt;
-}
-
-void Supervisor::admit(std::unique_ptr<transport::Connection> connection, Admission admission) {
-    auto back = parts_.inbox->post(AdmittedConnection{std::move(connection), std::move(admission)});
-    if (back) {
-        refuse(*back, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
-    }
-}
-
-Result<std::vector<std::byte>> Supervisor::status() {
-    return parts_.inbox->ask_status();
-}
-
-Departure Supervisor::run(FrontDoor& door) {
-    door_ = &door;
-    while (!handing_on_ && !(stopping_ && sessions_.empty() && introductions_.empty())) {
-        wait_for_events();
-    }
-    if (handing_on_) {
-        for (Session* const worker : stock()) {
-            end_stock_worker(*worker, "the next daemon starts its own");
-        }
-        parts_.inbox->close();
-        door.close();
-        handle_inbox();  // connections that arrived last still get their sessions
-        return Departure::handed_on;
-    }
-    return Departure::all_ended;
-}
-
-void Supervisor::wait_for_events() {
-    tend_stock();
-    std::vector<pollfd> wanted{{parts_.signals, POLLIN, 0},
-                               {parts_.inbox->descriptor(), POLLIN, 0},
-                               {parts_.lifeline.get(), POLLIN, 0},
-                               {parts_.supervision_listener.get(), POLLIN, 0}};
-    const std::size_t first_link = wanted.size();
-    // Handlers add and remove sessions, so each polled session is looked up again by its id.
-    std::vector<std::string> ids;
-    for (const auto& [id, session] : sessions_) {
-        ids.push_back(id);
-        wanted.push_back({session->link.descriptor(), POLLIN, 0});
-        wanted.push_back({session->pidfd.get(), POLLIN, 0});
-    }
-    const std::size_t first_introduction = wanted.size();
-    std::vector<Introduction*> introductions;
-    for (auto& introduction : introductions_) {
-        introductions.push_back(&introduction);
-        wanted.push_back({introduction.link.descriptor(), POLLIN, 0});
-    }
-    if (::poll(wanted.data(), wanted.size(), poll_timeout_ms()) > 0) {
-        for (std::size_t i = 0; i < ids.size(); ++i) {
-            if (wanted[first_link + 2 * i].revents != 0) {
-                handle_link(*sessions_.find(ids[i])->second);
-            }
-            const auto still_there = sessions_.find(ids[i]);
-            if (wanted[first_link + 2 * i + 1].revents != 0 && still_there != sessions_.end()) {
-                handle_exit(*still_there->second);
-            }
-        }
-        for (std::size_t i = 0; i < introductions.size(); ++i) {
-            if (wanted[first_introduction + i].revents != 0) {
-                handle_introduction(*introductions[i]);
-            }
-        }
-        introductions_.remove_if([](const Introduction& introduction) { return !introduction.link.open(); });
-        if (wanted[3].revents != 0) {
-            accept_introductions();
-        }
-        if (wanted[1].revents != 0) {
-            handle_inbox();
-        }
-        if (wanted[0].revents != 0) {
-            handle_signals();
-        }
-        if (wanted[2].revents != 0) {
-            parts_.lifeline.reset();
-            begin_stop("the program that the server was started for has ended");
-        }
-    }
-    enforce_deadlines();
-}
-
-void Supervisor::handle_signals() {
-    signalfd_siginfo signal{};
-    while (::read(parts_.signals, &signal, sizeof(signal)) == sizeof(signal)) {
-        if (signal.ssi_signo == SIGCHLD) {
-            reap_children();
-        } else if (signal.ssi_signo == SIGUSR1) {
-            log::info("handing {} sessions on to the next daemon", session_count());
-            handing_on_ = true;
-        } else if (stopping_) {
-            log::warn("received another signal to stop: killing {} workers", sessions_.size());
-            for (const auto& [id, session] : sessions_) {
-                session->kill_now();
-            }
-        } else {
-            begin_stop("the server is stopping");
-        }
-    }
-}
-
-void Supervisor::begin_stop(const std::string& reason) {
-    if (stopping_) {
-        return;
-    }
-    stopping_ = true;
-    stop_reason_ = reason;
-    log::info("stopping: {}; {} sessions", reason, session_count());
-    // Close these first, so that no thread behind the front door waits for us while we wait for it.
-    parts_.inbox->close();
-    door_->close();
-    parts_.supervision_listener.reset();
-    ::unlink(parts_.supervision_path.c_str());
-    handle_inbox();
-    for (auto& introduction : introductions_) {
-        introduction.deadline = std::min(introduction.deadline, Clock::now() + std::chrono::seconds(1));
-    }
-    for (Session* const worker : stock()) {
-        end_stock_worker(*worker, "the server is stopping");
-    }
-    for (const auto& [id, session] : sessions_) {
-        if (session->in_stock) {
-            continue;
-        }
-        session->send_stop(reason);
-        session->kill_by(Clock::now() + config_.stop_timeout, "it did not end when the server stopped");
-    }
-}
-
-void Supervisor::handle_inbox() {
-    std::vector<AdmittedConnection> connections;
-    std::vector<StatusAnswer> questions;
-    parts_.inbox->take(connections, questions);
-    for (auto& admitted : connections) {
-        if (stopping_) {
-            refuse(admitted, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
-        } else if (admitted.admission.purpose == Purpose::lane) {
-            admit_lane(admitted);
-        } else if (Accounts::Place place; const auto refusal = enter_account(admitted, place)) {
-            log::info("{}: refused: {}", admitted.connection->peer(), refusal->message);
-            refuse(admitted, *refusal);
-        } else if (const auto started = start_session(admitted, std::move(place)); !started) {
-            log::error("{}: no session: {}", admitted.connection->peer(), started.error().message);
-            refuse(admitted, {schema::Refused::Reason::INTERNAL,
-                              fmt::format("the server cannot start a session: {}", started.error().message)});
-        }
-    }
-    for (auto& question : questions) {
-        question.set_value(status_message());
-    }
-}
-
-void Supervisor::refuse(AdmittedConnection& admitted, const Refusal& refusal) {
-    send_refused(*admitted.connection, refusal);
-    admitted.connection->shutdown();
-    if (admitted.admission.purpose == Purpose::session) {
-        --places_taken_;
-    }
-}
-
-// Sends the same message for an unknown session and for a wrong token, so that it reveals neither.
-void Supervisor::admit_lane(AdmittedConnection& admitted) {
-    const LaneClaim& claim = admitted.admission.lane;
-    const auto found = sessions_.find(claim.session_id);
-    const bool known = found != sessions_.end() && !found->second->in_stock;  // a worker in stock has no token
-    const bool matches = secret_matches(claim.session_token, known ? found->second->report.session_token : "none");
-    if (!known || !matches) {
-        log::warn("{}: refused a lane (a connection for bulk data): its session id and token match no session",
-                  admitted.connection->peer());
-        refuse(admitted, {schema::Refused::Reason::CREDENTIALS, "no session has this id and token"});
-        return;
-    }
-    if (const auto refusal = found->second->hand_lane(claim, admitted.connection->descriptors())) {
-        log::warn("session {}: {}: {}", claim.session_id, admitted.connection->peer(), refusal->message);
-        refuse(admitted, *refusal);
-    }
-}
-
-std::optional<Refusal> Supervisor::enter_account(AdmittedConnection& admitted, Accounts::Place& place) {
-    const Admission& admission = admitted.admission;
-    if (const auto unknown = admission.memory.beyond(parts_.driver.devices.size())) {
-        return Refusal{schema::Refused::Reason::PROTOCOL,
-                       fmt::format("the client asks for memory of device {} (GPUPOOL_MEMORY), and the server has {}: "
-                                   "devices have the numbers that gpupool status shows",
-                                   *unknown, parts_.driver.devices.size())};
-    }
-    std::vector<std::uint64_t> quotas;
-    for (std::size_t device = 0; device < parts_.driver.devices.size(); ++device) {
-        const std::uint64_t asked = admission.memory.bytes(device), most = config_.session_memory.bytes(device);
-        quotas.push_back(asked == 0 || most == 0 ? std::max(asked, most) : std::min(asked, most));
-    }
-    const DriverEnvironment environment = environment_of(admission, parts_.driver.version);
-    const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
-    std::string job = admission.job;
-    if (job.empty()) {
-        const auto own = make_session_id();
-        if (!own) {
-            return Refusal{schema::Refused::Reason::INTERNAL, own.error().message};
-        }
-        job = fmt::format("{}/session {}", admission.tenant, *own);  // no name that a client can choose
-    }
-    auto entered =
-        accounts_.enter(job, quotas, visible == environment.end() ? std::nullopt : std::optional(visible->second));
-    if (auto* const refusal = std::get_if<Refusal>(&entered)) {
-        return std::move(*refusal);
-    }
-    place = std::get<Accounts::Place>(std::move(entered));
-    return std::nullopt;
-}
-
-Status Supervisor::describe_session(Session& session, const AdmittedConnection& admitted) const {
+Status describe(Session& session, const transport::Connection& connection, const Admission& admission,
+                std::size_t max_lanes) {
     auto& report = session.report;
     report.state = "starting";
-    report.peer = admitted.connection->peer();
-    report.client = admitted.admission.client;
+    report.peer = connection.peer();
+    report.client = admission.client;
     report.memory_quota_bytes = session.place.quota_bytes();
-    report.max_lanes = config_.max_lanes;
+    report.max_lanes = max_lanes;
     const auto token = make_session_token();
     if (!token) {
         return token.error();
@@ -293,10 +65,161 @@ Status Supervisor::describe_session(Session& session, const AdmittedConnection& 
     return {};
 }
 
-bool Supervisor::hand_over(Session& session, AdmittedConnection& admitted, Accounts::Place& place) {
+void log_start(const Session& session, const char* origin) {
+    const auto& report = session.report;
+    log::info("session {}: {} ({} on {}), worker {}{}", report.session_id, report.peer, report.client.process_name,
+              report.client.hostname, session.process, origin);
+}
+
+}  // namespace
+
+Supervisor::Supervisor(Loop& loop, Background& background, const Config& config, SupervisorParts parts)
+    : loop_(loop),
+      config_(config),
+      parts_(std::move(parts)),
+      plan_(config.stock_workers.value_or(parts_.driver.kind == "software" ? 0 : 1), loop.clock()),
+      stock_timer_(loop, [this] { tend_stock(); }),
+      places_(config, parts_.driver, config.stock_contexts ? plan_.size() : 0),
+      listener_watch_(loop),
+      lifeline_watch_(loop) {
+    if (config.session_memory.any()) {
+        process_memory_ = std::make_unique<ProcessMemory>(loop, background);
+    }
+}
+
+Departure Supervisor::run(Reception& reception) {
+    reception_ = &reception;
+    if (parts_.supervision_listener) {
+        listener_watch_.keep_waiting(parts_.supervision_listener.get(), [this] { accept_introductions(); });
+    }
+    if (parts_.lifeline) {
+        lifeline_watch_.wait(parts_.lifeline.get(), Watch::For::reading,
+                             [this] { begin_stop("the program that the server was started for has ended"); });
+    }
+    tend_stock();
+    loop_.run();
+    return departure_;
+}
+
+void Supervisor::handle_signal(int number) {
+    switch (number) {
+        case SIGCHLD: reap_children(); break;
+        case SIGHUP: reload(); break;
+        case SIGUSR1: hand_on(); break;
+        default:
+            if (!stopping_) {
+                begin_stop("the server is stopping");
+                break;
+            }
+            log::warn("received another signal to stop: killing {} workers", sessions_.size());
+            for (const auto& [id, session] : sessions_) {
+                session->kill_now();
+            }
+    }
+}
+
+// A daemon that was started from a terminal gets SIGHUP as well, when the terminal is closed, and outlives it.
+void Supervisor::reload() {
+    log::info("received SIGHUP: there is nothing to read again");
+}
+
+void Supervisor::hand_on() {
+    log::info("handing {} sessions on to the next daemon", session_count());
+    for (Session* const worker : stock()) {
+        end_stock_worker(*worker, "the next daemon starts its own");
+    }
+    reception_->close();
+    departure_ = Departure::handed_on;
+    loop_.stop();
+}
+
+void Supervisor::begin_stop(const std::string& reason) {
+    if (stopping_) {
+        return;
+    }
+    stopping_ = true;
+    stop_reason_ = reason;
+    log::info("stopping: {}; {} sessions", reason, session_count());
+    reception_->close();
+    lifeline_watch_.stop();
+    listener_watch_.stop();
+    parts_.supervision_listener.reset();
+    ::unlink(parts_.supervision_path.c_str());
+    for (const auto& introduction : introductions_) {
+        introduction->timer.set_after(std::chrono::seconds(1));
+    }
+    for (Session* const worker : stock()) {
+        end_stock_worker(*worker, "the server is stopping");
+    }
+    for (const auto& [id, session] : sessions_) {
+        if (!session->in_stock) {
+            stop(*session);
+        }
+    }
+    end_if_empty();
+}
+
+void Supervisor::end_if_empty() {
+    if (stopping_ && sessions_.empty() && introductions_.empty()) {
+        loop_.stop();
+    }
+}
+
+Verdict Supervisor::admit(std::unique_ptr<transport::Connection>& connection, const Admission& admission,
+                          RequestId request) {
+    if (admission.purpose == Purpose::lane) {
+        return admit_lane(*connection, admission.lane);
+    }
+    const DriverEnvironment environment = environment_of(admission, parts_.driver.version);
+    const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
+    auto decision = places_.ask(admission, request, session_count(),
+                                visible == environment.end() ? std::nullopt : std::optional(visible->second));
+    if (auto* const refusal = std::get_if<Refusal>(&decision)) {
+        return std::move(*refusal);
+    }
+    if (const auto* const queued = std::get_if<Queued>(&decision)) {
+        return *queued;
+    }
+    return start_session(connection, admission, std::get<Accounts::Place>(std::move(decision)), environment);
+}
+
+// Gives the same answer for an unknown session and for a wrong token, so that it reveals neither.
+Verdict Supervisor::admit_lane(const transport::Connection& connection, const LaneClaim& claim) {
+    const auto found = sessions_.find(claim.session_id);
+    const bool known = found != sessions_.end() && !found->second->in_stock;  // a worker in stock has no token
+    const bool matches = secret_matches(claim.session_token, known ? found->second->report.session_token : "none");
+    if (!known || !matches) {
+        return Refusal{schema::Refused::Reason::CREDENTIALS, "no session has this id and token"};
+    }
+    if (auto refusal = found->second->hand_lane(claim, connection.descriptors())) {
+        return std::move(*refusal);
+    }
+    return Admitted{};
+}
+
+Verdict Supervisor::start_session(std::unique_ptr<transport::Connection>& connection, const Admission& admission,
+                                  Accounts::Place place, const DriverEnvironment& environment) {
+    // At once, so that the client does not time out while a driver starts. If the client is gone, its worker will
+    // notice.
+    wire::write_frame_now(*connection, wire::FrameType::ack, {});
+    plan_.note_session(environment);
+    if (Session* const waiting = find_in_stock(environment);
+        waiting != nullptr && hand_over(*waiting, connection, admission, place)) {
+        log_start(*waiting, " of the stock");
+    } else if (const Status started = start_worker(connection, admission, std::move(place)); !started) {
+        log::error("{}: no session: {}", connection->peer(), started.error().message);
+        return Refusal{schema::Refused::Reason::INTERNAL,
+                       fmt::format("the server cannot start a session: {}", started.error().message)};
+    }
+    tend_stock();
+    return Admitted{};
+}
+
+bool Supervisor::hand_over(Session& session, std::unique_ptr<transport::Connection>& connection,
+                           const Admission& admission, Accounts::Place& place) {
     session.place = std::move(place);
-    Status assigned = describe_session(session, admitted);
-    assigned = assigned ? assign(session, admitted) : assigned;
+    Status assigned = describe(session, *connection, admission, config_.max_lanes);
+    assigned = assigned ? assign(session, *connection, admission) : assigned;
     if (!assigned) {
         log::warn("worker {} of the stock cannot be given a session: {}", session.process, assigned.error().message);
         end_stock_worker(session, "it does not accept the session");
@@ -304,37 +227,34 @@ bool Supervisor::hand_over(Session& session, AdmittedConnection& admitted, Accou
         return false;
     }
     session.in_stock = false;
-    session.last_heard = Clock::now();
-    session.connection = std::move(admitted.connection);
+    session.connection = std::move(connection);
+    note(session, WorkerEvent::assigned);
     return true;
 }
 
-Status Supervisor::start_session(AdmittedConnection& admitted, Accounts::Place place) {
-    const DriverEnvironment environment = environment_of(admitted.admission, parts_.driver.version);
-    plan_.note_session(environment);
-    if (Session* const waiting = find_in_stock(environment);
-        waiting != nullptr && hand_over(*waiting, admitted, place)) {
-        const auto& report = waiting->report;
-        log::info("session {}: {} ({} on {}), worker {} of the stock", report.session_id, report.peer,
-                  report.client.process_name, report.client.hostname, waiting->process);
-        return {};
-    }
-    auto worker = new_worker();
+Status Supervisor::start_worker(std::unique_ptr<transport::Connection>& connection, const Admission& admission,
+                                Accounts::Place place) {
+    auto worker = new_worker(WorkerState::starting);
     if (!worker) {
         return worker.error();
     }
     Session& session = *worker->session;
     session.place = std::move(place);
-    GPUPOOL_TRY(describe_session(session, admitted));
-    GPUPOOL_TRY(assign(session, admitted));
+    GPUPOOL_TRY(describe(session, *connection, admission, config_.max_lanes));
+    GPUPOOL_TRY(assign(session, *connection, admission));
     GPUPOOL_TRY(launch(*worker));
-    session.connection = std::move(admitted.connection);
-    log::info("session {}: {} ({} on {}), worker {}", session.report.session_id, session.report.peer,
-              session.report.client.process_name, session.report.client.hostname, session.process);
+    session.connection = std::move(connection);
+    log_start(session, "");
     return {};
 }
 
-Result<Supervisor::NewWorker> Supervisor::new_worker() {
+std::unique_ptr<Session> Supervisor::make_session(const std::string& id, WorkerState state) {
+    auto session = std::make_unique<Session>(loop_, config_, state, [this, id] { check_deadline(id); });
+    session->report.session_id = id;
+    return session;
+}
+
+Result<Supervisor::NewWorker> Supervisor::new_worker(WorkerState state) {
     auto id = make_session_id();
     if (!id) {
         return id.error();
@@ -342,9 +262,8 @@ Result<Supervisor::NewWorker> Supervisor::new_worker() {
     UniqueFd ours;
     NewWorker worker;
     GPUPOOL_TRY(supervision::make_socket_pair(ours, worker.theirs));
-    worker.session = std::make_unique<Session>();
+    worker.session = make_session(*id, state);
     worker.session->link = supervision::MessageSocket(std::move(ours));
-    worker.session->report.session_id = *id;
     return worker;
 }
 
@@ -355,13 +274,11 @@ Status Supervisor::launch(NewWorker& worker) {
     }
     worker.session->process = *process;
     worker.session->child = true;
-    worker.session->pidfd = open_process(*process);
-    std::string id = worker.session->report.session_id;
-    sessions_.emplace(std::move(id), std::move(worker.session));
+    add(std::move(worker.session));
     return {};
 }
 
-Status Supervisor::assign(Session& session, const AdmittedConnection& admitted) {
+Status Supervisor::assign(Session& session, const transport::Connection& connection, const Admission& admission) {
     capnp::MallocMessageBuilder message;
     auto assignment = message.initRoot<schema::ToWorker>().initAssignment();
     assignment.setSessionId(session.report.session_id.c_str());
@@ -369,7 +286,7 @@ Status Supervisor::assign(Session& session, const AdmittedConnection& admitted) 
     assignment.setSessionToken({reinterpret_cast<const kj::byte*>(token.data()), token.size()});
     assignment.setMaxLanes(static_cast<std::uint32_t>(session.report.max_lanes));
     assignment.setIssuers(static_cast<std::uint32_t>(config_.issuers.value_or(default_issuers())));
-    copy_hello(admitted.admission, assignment.initHello());  // examine_hello() copied it once, so it can be read
+    copy_hello(admission, assignment.initHello());  // examine_hello() copied it once, so it can be read
     assignment.setSharedMemoryBytes(config_.shared_memory_bytes.value_or(default_shared_memory_bytes()));
     assignment.setPeer(session.report.peer.c_str());
     assignment.setDriverPath(parts_.driver.path.c_str());
@@ -379,18 +296,24 @@ Status Supervisor::assign(Session& session, const AdmittedConnection& admitted) 
     assignment.setLogLevel(config_.log_level.c_str());
     auto images = assignment.initImages();
     images.setDirectory(config_.image_directory.c_str());
-    images.setTenant(admitted.admission.tenant.c_str());
+    images.setTenant(admission.tenant.c_str());
     images.setLimitBytes(config_.image_limit_bytes);
     auto account = assignment.initAccount();
     account.setJob(session.place.job().c_str());
     account.setSlot(static_cast<std::uint32_t>(session.place.slot()));
-    std::vector<int> descriptors = admitted.connection->descriptors();
+    std::vector<int> descriptors = connection.descriptors();
     descriptors.push_back(session.place.descriptor());
     return session.link.send(message, descriptors);
 }
 
-std::vector<std::byte> Supervisor::status_message() const {
-    return make_status_message({parts_.address, parts_.driver, Clock::now() - started_, plan_.size()}, sessions_);
+void Supervisor::answer(const Admission& /*admission*/, std::span<const std::byte> request,
+                        std::function<void(Answer)> reply) {
+    if (is_status_request(request)) {
+        reply(make_status_message({parts_.address, parts_.driver, loop_.now() - started_, plan_.size()}, sessions_));
+        return;
+    }
+    reply(Refusal{schema::Refused::Reason::PROTOCOL,
+                  "this server does not know the request: install the same version of gpupool on both machines"});
 }
 
 }  // namespace gpupool::daemon

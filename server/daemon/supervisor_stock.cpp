@@ -22,7 +22,7 @@ bool still_runs(const Session& worker) {
 std::vector<Session*> Supervisor::stock() const {
     std::vector<Session*> workers;
     for (const auto& [id, session] : sessions_) {
-        if (session->in_stock && !session->unwanted) {
+        if (session->in_stock && session->life.state() != WorkerState::retired) {
             workers.push_back(session.get());
         }
     }
@@ -35,7 +35,11 @@ std::size_t Supervisor::session_count() const {
 }
 
 void Supervisor::tend_stock() {
-    if (stopping_ || handing_on_ || Clock::now() < plan_.start_after()) {
+    if (stopping_ || departure_ == Departure::handed_on) {
+        return;
+    }
+    if (plan_.start_after() > loop_.now()) {
+        stock_timer_.set(plan_.start_after());
         return;
     }
     const auto workers = stock();
@@ -51,13 +55,14 @@ void Supervisor::tend_stock() {
         if (const Status started = start_stock_worker(environment); !started) {
             log::warn("no worker for the stock: {}", started.error().message);
             plan_.note_failure(environment, false);
+            stock_timer_.set(plan_.start_after());
             return;
         }
     }
 }
 
 Status Supervisor::start_stock_worker(const DriverEnvironment& environment) {
-    auto worker = new_worker();
+    auto worker = new_worker(WorkerState::preparing);
     if (!worker) {
         return worker.error();
     }
@@ -85,7 +90,7 @@ Status Supervisor::start_stock_worker(const DriverEnvironment& environment) {
 
 Session* Supervisor::find_in_stock(const DriverEnvironment& environment) const {
     for (Session* worker : stock()) {
-        if (worker->ready && worker->environment == environment && still_runs(*worker)) {
+        if (worker->life.state() == WorkerState::ready && worker->environment == environment && still_runs(*worker)) {
             return worker;
         }
     }
@@ -95,9 +100,8 @@ Session* Supervisor::find_in_stock(const DriverEnvironment& environment) const {
 void Supervisor::end_stock_worker(Session& worker, const char* why) {
     log::debug("worker {} of the stock is not needed: {}", worker.process, why);
     // It serves no session, so it can be killed without notice.
-    worker.unwanted = true;
+    note(worker, WorkerEvent::not_needed);
     worker.kill_now();
-    worker.kill_by(Clock::now() + std::chrono::seconds(1), "it was killed but still exists");
 }
 
 }  // namespace gpupool::daemon

@@ -16,10 +16,7 @@ namespace gpupool::daemon {
 
 namespace {
 
-constexpr std::chrono::milliseconds kIntroductionTimeout{5000};
-constexpr std::chrono::milliseconds kLostLinkTimeout{500};
 constexpr std::size_t kMaxIntroductions = 4096;
-constexpr int kMaxPollMs = 60000;
 
 std::string describe_end(int status) {
     if (WIFSIGNALED(status)) {
@@ -47,67 +44,102 @@ void Supervisor::accept_introductions() {
                       peer.uid);
             continue;
         }
-        introductions_.push_back(
-            {supervision::MessageSocket(std::move(socket)), peer.pid, Clock::now() + kIntroductionTimeout});
+        const auto place = introductions_.insert(introductions_.end(), nullptr);
+        *place = std::unique_ptr<Introduction>(new Introduction{supervision::MessageSocket(std::move(socket)), peer.pid,
+                                                                Lifetime(config_, WorkerState::introduced, loop_.now()),
+                                                                Watch(loop_),
+                                                                Timer(loop_, [this, place] { remove(place); })});
+        Introduction& introduction = **place;
+        introduction.timer.set(introduction.life.deadline());
+        introduction.watch.keep_waiting(introduction.link.descriptor(), [this, place] { handle_introduction(place); });
     }
 }
 
-void Supervisor::handle_introduction(Introduction& introduction) {
+void Supervisor::remove(Introductions::iterator place) {
+    (*place)->watch.stop();  // before the link closes its descriptor
+    introductions_.erase(place);
+    end_if_empty();
+}
+
+void Supervisor::handle_introduction(Introductions::iterator place) {
+    Introduction& introduction = **place;
     auto messages = introduction.link.receive();
-    if (!messages) {
-        introduction.link.close();
+    if (messages && messages->empty()) {
         return;
     }
-    if (messages->empty()) {
-        return;
+    if (messages) {
+        if (auto report = read_report(messages->back())) {
+            introduction.watch.stop();
+            std::vector<UniqueFd>& memory = messages->front().descriptors;  // of its account
+            adopt(introduction, std::move(report).value(), memory.empty() ? UniqueFd() : std::move(memory.front()));
+        } else {
+            log::warn("closed the connection of process {}: {}", introduction.process, report.error().message);
+        }
     }
-    auto report = read_report(messages->back());
-    if (!report) {
-        log::warn("closed the connection of process {}: {}", introduction.process, report.error().message);
-        introduction.link.close();
-        return;
-    }
-    std::vector<UniqueFd>& memory = messages->front().descriptors;  // of its account
-    adopt(introduction, std::move(report).value(), memory.empty() ? UniqueFd() : std::move(memory.front()));
+    remove(place);
 }
 
 void Supervisor::adopt(Introduction& introduction, WorkerReport report, UniqueFd account) {
     const std::string id = report.session_id;
     if (const auto known = sessions_.find(id); known != sessions_.end()) {
         // This worker's socket broke while the daemon lived. Another process must not take over its session.
-        if (known->second->process != introduction.process) {
+        Session& session = *known->second;
+        if (session.process != introduction.process) {
             log::warn("closed the connection of process {}: session {} belongs to another process",
                       introduction.process, id);
-            introduction.link.close();
             return;
         }
-        known->second->link = std::move(introduction.link);
+        session.link_watch.stop();
+        session.link = std::move(introduction.link);
+        watch_link(session);
         if (!stopping_) {
-            known->second->kill_at = Clock::time_point::max();
+            note(session, WorkerEvent::socket_back);
         }
-        take_report(*known->second, std::move(report));
+        take_report(session, std::move(report));
         return;
     }
-    auto session = std::make_unique<Session>();
-    session->report.session_id = id;
-    session->process = introduction.process;
-    session->pidfd = open_process(introduction.process);
-    session->link = std::move(introduction.link);
-    auto place = accounts_.adopt(report.job, report.account_slot, report.device_uuids, std::move(account));
+    auto adopted = make_session(id, WorkerState::running);
+    adopted->process = introduction.process;
+    adopted->link = std::move(introduction.link);
+    auto place = places_.adopt(report.job, report.account_slot, report.device_uuids, std::move(account));
     if (place) {
-        session->place = std::move(*place);
+        adopted->place = std::move(*place);
     } else {
         log::warn("session {}: its memory is not accounted for: {}", id, place.error().message);
     }
     log::info("session {}: adopted from an earlier daemon, worker {}", id, introduction.process);
-    ++places_taken_;
-    auto& adopted = *session;
-    sessions_.emplace(id, std::move(session));
-    take_report(adopted, std::move(report));
+    Session& session = add(std::move(adopted));
+    take_report(session, std::move(report));
     if (stopping_) {
-        adopted.send_stop(stop_reason_);
-        adopted.kill_by(Clock::now() + config_.stop_timeout, "it did not end when the server stopped");
+        stop(session);
     }
+}
+
+Session& Supervisor::add(std::unique_ptr<Session> added) {
+    Session& session = *added;
+    session.pidfd = open_process(session.process);
+    sessions_.emplace(session.report.session_id, std::move(added));
+    watch_link(session);
+    if (session.pidfd) {
+        session.exit_watch.keep_waiting(session.pidfd.get(), [this, &session] { handle_exit(session); });
+    }
+    session.timer.set(session.life.deadline());
+    return session;
+}
+
+void Supervisor::watch_link(Session& session) {
+    session.link_watch.keep_waiting(session.link.descriptor(), [this, &session] { handle_link(session); });
+}
+
+void Supervisor::note(Session& session, WorkerEvent event) {
+    if (session.life.note(event, loop_.now())) {
+        session.timer.set(session.life.deadline());
+    }
+}
+
+void Supervisor::stop(Session& session) {
+    session.send_stop(stop_reason_);
+    note(session, WorkerEvent::stop);
 }
 
 void Supervisor::handle_link(Session& session) {
@@ -127,9 +159,10 @@ void Supervisor::handle_link(Session& session) {
 }
 
 void Supervisor::take_report(Session& session, WorkerReport report) {
-    session.last_heard = Clock::now();
-    if (session.in_stock && !session.ready) {
-        session.ready = true;
+    session.life.note_report(loop_.now());
+    if (session.life.state() == WorkerState::preparing) {
+        note(session, WorkerEvent::prepared);
+        session.prepared = true;
         plan_.note_ready();
     }
     // A worker that was just assigned a session may have sent this report before it read the Assignment.
@@ -137,34 +170,32 @@ void Supervisor::take_report(Session& session, WorkerReport report) {
         session.report.holds_context = report.holds_context;
         return;
     }
-    if (!session.reported) {
-        session.reported = true;
-        session.connection.reset();  // from now on only the worker owns it
-    }
+    session.connection.reset();  // from now on only the worker owns it
+    note(session, WorkerEvent::reported);
     if (report.state == "ending") {
-        session.kill_by(Clock::now() + config_.worker_ending_timeout, "it reported that it is ending but did not exit");
+        note(session, WorkerEvent::reports_end);
     }
     session.report = std::move(report);
     compare_with_nvml(session);
 }
 
 void Supervisor::compare_with_nvml(Session& session) const {
-    const auto snapshot = process_memory_ == nullptr ? nullptr : process_memory_->latest();
-    if (snapshot == nullptr || snapshot->number == session.memory_difference.snapshot) {
+    if (process_memory_ == nullptr || process_memory_->latest().number == session.memory_difference.snapshot) {
         return;
     }
+    const ProcessMemory::Snapshot& snapshot = process_memory_->latest();
     std::int64_t difference = 0;
     const WorkerReport& report = session.report;
     for (const ProbedDevice& device : parts_.driver.devices) {
-        const auto shown = snapshot->bytes.find({device.uuid, session.process});
+        const auto shown = snapshot.bytes.find({device.uuid, session.process});
         const auto place = std::find(report.device_uuids.begin(), report.device_uuids.end(), device.uuid);
         const auto index = static_cast<std::size_t>(place - report.device_uuids.begin());
-        if (shown != snapshot->bytes.end() && index < report.memory_used_bytes.size()) {
+        if (shown != snapshot.bytes.end() && index < report.memory_used_bytes.size()) {
             difference +=
                 static_cast<std::int64_t>(shown->second - report.memory_used_bytes[index] - device.context_bytes);
         }
     }
-    if (session.memory_difference.note(snapshot->number, difference)) {
+    if (session.memory_difference.note(snapshot.number, difference)) {
         log::warn("session {}: NVML shows {} MiB {} of its worker {} than is accounted for", report.session_id,
                   std::abs(difference) >> 20, difference > 0 ? "more" : "less", session.process);
     }
@@ -172,13 +203,14 @@ void Supervisor::compare_with_nvml(Session& session) const {
 
 void Supervisor::lose_link(Session& session, const std::string& why) {
     log::debug("session {}: supervision socket closed: {}", session.report.session_id, why);
+    session.link_watch.stop();
     session.link.close();
     if (session.pidfd.get() < 0 && !session.child) {
         // Without a pidfd the process's end cannot be observed; treat the closed socket as the end.
-        end_session(session.report.session_id, "its socket was closed", session.report.state == "ending");
+        end_session(session, "its socket was closed", session.report.state == "ending");
         return;
     }
-    session.kill_by(Clock::now() + kLostLinkTimeout, "it closed its supervision socket");
+    note(session, WorkerEvent::socket_lost);
 }
 
 void Supervisor::reap_children() {
@@ -210,21 +242,19 @@ void Supervisor::handle_exit(Session& session) {
         how = describe_end(status);
         in_order = WIFEXITED(status) && WEXITSTATUS(status) == 0;
     }
-    end_session(session.report.session_id, how, in_order);
+    end_session(session, how, in_order);
 }
 
-void Supervisor::end_session(const std::string& id, const std::string& how, bool in_order) {
-    const auto found = sessions_.find(id);
-    if (found == sessions_.end()) {
-        return;
-    }
-    Session& session = *found->second;
+void Supervisor::end_session(Session& session, const std::string& how, bool in_order) {
+    const std::string id = session.report.session_id;
     if (session.in_stock) {
-        if (!session.unwanted) {
+        if (session.life.state() != WorkerState::retired) {
             log::warn("worker {} of the stock is gone ({})", session.process, how);
-            plan_.note_failure(session.environment, session.ready);
+            plan_.note_failure(session.environment, session.prepared);
         }
-        sessions_.erase(found);
+        sessions_.erase(id);
+        end_if_empty();
+        tend_stock();
         return;
     }
     if (in_order) {
@@ -238,61 +268,32 @@ void Supervisor::end_session(const std::string& id, const std::string& how, bool
                       fmt::format("the worker ended ({}) before it took the session: see the server's log", how)});
         session.connection->shutdown();
     }
-    sessions_.erase(found);
-    --places_taken_;
+    sessions_.erase(id);
+    end_if_empty();
+    reception_->ask_again();
+    tend_stock();
 }
 
-Clock::time_point Supervisor::deadline_of(const Session& session) const {
-    if (session.in_stock && session.ready) {
-        return session.kill_at;
+void Supervisor::check_deadline(const std::string& id) {
+    const auto find = [&] {
+        const auto found = sessions_.find(id);
+        return found == sessions_.end() ? nullptr : found->second.get();
+    };
+    Session* session = find();
+    // Reads pending reports first: a delay of the daemon's own loop must not count as the worker's silence.
+    if (session != nullptr && session->life.deadline() <= loop_.now() && session->link.open()) {
+        handle_link(*session);
+        session = find();
     }
-    const auto silence = session.reported ? config_.worker_silence_timeout : config_.worker_start_timeout;
-    return std::min(session.kill_at, session.last_heard + silence);
-}
-
-// Reads pending reports first: a delay of the daemon's own loop must not count as the worker's silence.
-void Supervisor::listen_before_killing(Clock::time_point now) {
-    std::vector<std::string> silent;  // by id: handling a report may remove the session
-    for (const auto& [id, session] : sessions_) {
-        if (now >= deadline_of(*session) && session->link.open()) {
-            silent.push_back(id);
-        }
+    if (session == nullptr) {
+        return;
     }
-    for (const auto& id : silent) {
-        handle_link(*sessions_.find(id)->second);
+    if (session->life.deadline() <= loop_.now()) {
+        log::warn("session {}: killing worker {}: {}", id, session->process, session->life.rule().why);
+        session->kill_now();  // the process's end arrives as an event
+        session->life.note(WorkerEvent::overdue, loop_.now());
     }
-}
-
-void Supervisor::enforce_deadlines() {
-    const auto now = Clock::now();
-    listen_before_killing(now);
-    for (const auto& [id, session] : sessions_) {
-        if (now < deadline_of(*session)) {
-            continue;
-        }
-        log::warn("session {}: killing worker {}: {}", id, session->process,
-                  session->kill_at <= now ? session->kill_reason : "it has been silent for too long");
-        session->kill_now();
-        // The exit arrives as an event. If the process hangs in the kernel, kill it again later.
-        session->kill_at = now + std::chrono::seconds(1);
-        session->last_heard = now;
-    }
-    introductions_.remove_if([now](const Introduction& introduction) { return now >= introduction.deadline; });
-}
-
-int Supervisor::poll_timeout_ms() const {
-    auto next = Clock::now() + milliseconds(kMaxPollMs);
-    for (const auto& [id, session] : sessions_) {
-        next = std::min(next, deadline_of(*session));
-    }
-    for (const auto& introduction : introductions_) {
-        next = std::min(next, introduction.deadline);
-    }
-    if (const auto start = plan_.start_after(); start > Clock::now()) {
-        next = std::min(next, start);
-    }
-    const auto left = std::chrono::ceil<milliseconds>(next - Clock::now()).count();
-    return static_cast<int>(std::clamp<std::int64_t>(left, 0, kMaxPollMs));
+    session->timer.set(session->life.deadline());
 }
 
 }  // namespace gpupool::daemon

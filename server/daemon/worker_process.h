@@ -6,17 +6,22 @@
 // in a process group of its own, with no signal blocked, stdin from /dev/null, stdout and stderr connected to the
 // daemon's stderr, its supervision socket as descriptor 3, and every other descriptor closed.
 //
-// Ownership: the caller reaps the process. Threads: any. Errors: messages name the file and say what to do.
+// Ownership: the caller reaps the process. Threads: any; a Probe, the loop's. Errors: messages name the file and say
+// what to do.
 #pragma once
 
 #include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/result.h"
+#include "common/unique_fd.h"
+#include "server/daemon/loop.h"
 
 namespace gpupool::daemon {
 
@@ -55,9 +60,31 @@ struct ProbeRequest {
     bool contexts = false;  // measure the memory of a context too, with --probe-contexts: some 0.3 s for each device
 };
 
-// Runs the probe. Ends it early (`closed`) when `cancel_descriptor` becomes readable.
-Result<DriverFacts> probe_driver(const std::string& worker, const ProbeRequest& request,
-                                 std::chrono::milliseconds timeout, int cancel_descriptor);
+// Runs the probe. Destroying it kills the process.
+class Probe {
+  public:
+    // Calls `done` once, on the loop.
+    Probe(Loop& loop, const std::string& worker, ProbeRequest request, std::chrono::milliseconds timeout,
+          std::function<void(Result<DriverFacts>)> done);
+    ~Probe();
+    Probe(const Probe&) = delete;
+
+  private:
+    void read();
+    // Waits for the process, then reports what it has printed, or `failure`.
+    void finish(std::optional<Error> failure);
+    void reap();
+
+    const std::string command_;
+    const std::function<void(Result<DriverFacts>)> done_;
+    Loop& loop_;
+    pid_t process_ = -1;
+    UniqueFd output_;
+    std::string answer_;
+    std::optional<Error> failure_;
+    Watch watch_;
+    Timer deadline_, reaping_;
+};
 
 // Parses the probe's output. Public for its tests.
 Result<DriverFacts> parse_probe(const std::string& text);

@@ -105,6 +105,31 @@ Result<std::size_t> Arrival::receive(MutableBuffer buffer) {
     return (*connection)->receive(buffer);
 }
 
+Result<std::size_t> Arrival::receive_some(MutableBuffer buffer) {
+    const auto connection = inner(Clock::now());
+    if (!connection) {
+        return connection.error().code == ErrorCode::timed_out ? Result<std::size_t>(std::size_t{0})
+                                                               : connection.error();
+    }
+    return (*connection)->receive_some(buffer);
+}
+
+// The socket that brings the memory is later the connection's first, with the same number.
+Result<Connection::Readiness> Arrival::receive_readiness() {
+    if (Connection* const ready = ready_.load(std::memory_order_acquire)) {
+        return ready->receive_readiness();
+    }
+    return Readiness{native_handle(), false};
+}
+
+Result<Connection::Readiness> Arrival::send_readiness() {
+    const auto connection = inner(Clock::now());
+    if (!connection) {
+        return connection.error();
+    }
+    return (*connection)->send_readiness();
+}
+
 void Arrival::set_receive_deadline(Clock::time_point deadline) noexcept {
     deadline_ = deadline;
 }

@@ -31,6 +31,9 @@ class Arrival final : public Connection {
     Status send(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> receive(MutableBuffer buffer) override;
+    Result<std::size_t> receive_some(MutableBuffer buffer) override;
+    Result<Readiness> receive_readiness() override;
+    Result<Readiness> send_readiness() override;
     void set_receive_deadline(Clock::time_point deadline) noexcept override;
     void set_send_timeout(std::chrono::milliseconds timeout) noexcept override;
     void shutdown() noexcept override;

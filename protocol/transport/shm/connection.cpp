@@ -288,6 +288,26 @@ Result<std::size_t> ShmConnection::receive(MutableBuffer buffer) {
     }
 }
 
+// Consumes wake-up bytes before it looks at the ring: a byte that arrives later is for what is written later.
+Result<Connection::Readiness> ShmConnection::receive_readiness() {
+    const bool gone = !take_wakeups(parts_.socket.get());
+    if (!in_.prepare_to_sleep()) {
+        return Readiness{};
+    }
+    if (gone) {
+        return closed_there();
+    }
+    return Readiness{parts_.socket.get(), false};
+}
+
+Result<Connection::Readiness> ShmConnection::send_readiness() {
+    const bool gone = !take_wakeups(parts_.room.get());
+    if (gone) {
+        return closed_there();
+    }
+    return out_.prepare_to_sleep() ? Readiness{parts_.room.get(), false} : Readiness{};
+}
+
 void ShmConnection::shutdown() noexcept {
     shut_down_.store(true, std::memory_order_release);
     (void)::shutdown(parts_.socket.get(), SHUT_RDWR);

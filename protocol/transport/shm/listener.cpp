@@ -47,8 +47,9 @@ class ShmListener final : public Listener {
     ShmListener(UniqueFd socket, SocketFile file, std::string address)
         : socket_(std::move(socket)), file_(std::move(file)), address_(std::move(address)) {}
 
-    Result<std::unique_ptr<Connection>> accept() override;
-    // Linux wakes a blocked accept() when the listening socket is shut down.
+    Result<std::unique_ptr<Connection>> accept_now() override;
+    [[nodiscard]] int native_handle() const noexcept override { return socket_.get(); }
+    // On Linux a listening socket that is shut down becomes readable.
     void shutdown() noexcept override {
         shut_down_.store(true, std::memory_order_release);
         (void)::shutdown(socket_.get(), SHUT_RDWR);
@@ -62,7 +63,7 @@ class ShmListener final : public Listener {
     std::atomic<bool> shut_down_{false};
 };
 
-Result<std::unique_ptr<Connection>> ShmListener::accept() {
+Result<std::unique_ptr<Connection>> ShmListener::accept_now() {
     for (;;) {
         UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
         const int error = errno;
@@ -76,19 +77,21 @@ Result<std::unique_ptr<Connection>> ShmListener::accept() {
             }
             return std::unique_ptr<Connection>(std::make_unique<Arrival>(std::move(socket), std::move(*peer)));
         }
+        if (error == EAGAIN || error == EWOULDBLOCK) {
+            return std::unique_ptr<Connection>();
+        }
         if (const auto failure = accept_failure(error)) {
             return *failure;
         }
     }
 }
 
-// Blocking, unlike the sockets of open_socket(): accept() blocks on it.
 Result<UniqueFd> bind_socket(const LocalAddress& address) {
-    UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    auto socket = open_socket();
     if (!socket) {
-        return system_error("socket", errno);
+        return socket;
     }
-    if (::bind(socket.get(), address.get(), address.bytes) != 0 || ::listen(socket.get(), kBacklog) != 0) {
+    if (::bind(socket->get(), address.get(), address.bytes) != 0 || ::listen(socket->get(), kBacklog) != 0) {
         return Error{ErrorCode::unavailable, system_error("bind", errno).message};
     }
     return socket;

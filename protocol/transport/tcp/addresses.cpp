@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 #include <ifaddrs.h>
+#include <netdb.h>
 #include <netinet/in.h>
 
-#include <algorithm>
-#include <asio/io_context.hpp>
-#include <asio/ip/tcp.hpp>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string_view>
 #include <thread>
 
@@ -18,13 +18,24 @@
 namespace gpupool::transport::tcp {
 namespace {
 
-using AsioEndpoint = asio::ip::tcp::endpoint;
-
-Address from_asio(const AsioEndpoint& endpoint) {
-    Address address;
-    std::memcpy(&address.storage, endpoint.data(), endpoint.size());
-    address.bytes = static_cast<socklen_t>(endpoint.size());
-    return address;
+// The addresses of `endpoint`; on failure the error's text. AI_NUMERICHOST in `flags` asks no name service.
+std::string look_up(const Endpoint& endpoint, int flags, std::vector<Address>& addresses) {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = flags | AI_NUMERICSERV;
+    addrinfo* first = nullptr;
+    const std::string port = std::to_string(endpoint.port);
+    const int failure = ::getaddrinfo(endpoint.host.c_str(), port.c_str(), &hints, &first);
+    if (failure != 0) {
+        return failure == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(failure);
+    }
+    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(first, &::freeaddrinfo);
+    for (const addrinfo* one = first; one != nullptr; one = one->ai_next) {
+        Address& address = addresses.emplace_back();
+        std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
+        address.bytes = one->ai_addrlen;
+    }
+    return {};
 }
 
 struct Lookup {
@@ -34,31 +45,6 @@ struct Lookup {
     std::vector<Address> addresses GP_GUARDED_BY(mutex);
     std::string failure GP_GUARDED_BY(mutex);
 };
-
-void look_up(const Endpoint& endpoint, Lookup& lookup) {
-    std::vector<Address> addresses;
-    std::string failure;
-    try {
-        asio::io_context context;
-        asio::ip::tcp::resolver resolver(context);
-        asio::error_code error;
-        const auto found = resolver.resolve(endpoint.host, std::to_string(endpoint.port),
-                                            asio::ip::tcp::resolver::numeric_service, error);
-        for (const auto& entry : found) {
-            addresses.push_back(from_asio(entry.endpoint()));
-        }
-        if (error) {
-            failure = error.message();
-        }
-    } catch (const std::exception& exception) {  // out of descriptors or memory
-        failure = exception.what();
-    }
-    const Lock lock(lookup.mutex);
-    lookup.addresses = std::move(addresses);
-    lookup.failure = std::move(failure);
-    lookup.finished = true;
-    lookup.finished_changed.notify_all();
-}
 
 Result<Address> name_of(int descriptor, int (*query)(int, sockaddr*, socklen_t*), const char* operation) {
     Address address;
@@ -75,24 +61,32 @@ std::string Address::to_string() const {
     if (family() != AF_INET && family() != AF_INET6) {
         return "local";
     }
-    AsioEndpoint endpoint;
-    std::memcpy(endpoint.data(), &storage, std::min<std::size_t>(bytes, endpoint.capacity()));
-    const std::string host = endpoint.address().to_string();
-    return endpoint.address().is_v6() ? fmt::format("[{}]:{}", host, endpoint.port())
-                                      : fmt::format("{}:{}", host, endpoint.port());
+    std::array<char, NI_MAXHOST> host{};
+    std::array<char, NI_MAXSERV> port{};
+    (void)::getnameinfo(get(), bytes, host.data(), host.size(), port.data(), port.size(),
+                        NI_NUMERICHOST | NI_NUMERICSERV);
+    return family() == AF_INET6 ? fmt::format("[{}]:{}", host.data(), port.data())
+                                : fmt::format("{}:{}", host.data(), port.data());
 }
 
 Result<std::vector<Address>> resolve(const Endpoint& endpoint, Clock::time_point deadline) {
-    asio::error_code error;
-    const auto literal = asio::ip::make_address(endpoint.host, error);
-    if (!error) {
-        return std::vector{from_asio(AsioEndpoint(literal, endpoint.port))};
+    std::vector<Address> literal;
+    if (look_up(endpoint, AI_NUMERICHOST, literal).empty() && !literal.empty()) {
+        return literal;
     }
 
     // The system's resolver cannot be interrupted and may take far longer than the caller can wait. So it runs in a
     // thread that may outlive this call and accesses only `lookup`, which it shares.
     auto lookup = std::make_shared<Lookup>();
-    quiet_thread("gpupool-resolve", [endpoint, lookup] { look_up(endpoint, *lookup); }).detach();
+    quiet_thread("gpupool-resolve", [endpoint, lookup] {
+        std::vector<Address> addresses;
+        std::string failure = look_up(endpoint, 0, addresses);
+        const Lock lock(lookup->mutex);
+        lookup->addresses = std::move(addresses);
+        lookup->failure = std::move(failure);
+        lookup->finished = true;
+        lookup->finished_changed.notify_all();
+    }).detach();
 
     UniqueLock lock(lookup->mutex);
     const auto finished = [&]() GP_REQUIRES(lookup->mutex) { return lookup->finished; };

@@ -1,9 +1,5 @@
 // Resolves names to addresses and formats addresses, for the connector and the listener.
 //
-// Asio resolves and represents addresses. The descriptors are opened here and not by Asio: they must be close-on-exec
-// from the start (a daemon starts workers while other threads accept). A connection's data path is two system calls
-// without an event loop, whose registration would make the kernel wake an unused poller.
-//
 // Threads: any. Errors: `unresolved` for a name without an address, or if resolving it takes too long.
 #pragma once
 

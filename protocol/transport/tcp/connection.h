@@ -38,6 +38,8 @@ class TcpConnection final : public Connection {
     [[nodiscard]] std::size_t arrived_bytes() const noexcept override;
     Result<std::size_t> receive_some(MutableBuffer buffer) override;
     Status wait_arrival() override;
+    Result<Readiness> receive_readiness() override { return Readiness{descriptor_, false}; }
+    Result<Readiness> send_readiness() override { return Readiness{descriptor_, true}; }
     void begin_polling() noexcept override { reader_yield_.begin(); }
     void end_polling() noexcept override;
     void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }

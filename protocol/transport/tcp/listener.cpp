@@ -24,8 +24,9 @@ class TcpListener final : public Listener {
     TcpListener(int descriptor, std::string address) : descriptor_(descriptor), address_(std::move(address)) {}
     ~TcpListener() override { ::close(descriptor_); }
 
-    Result<std::unique_ptr<Connection>> accept() override;
-    // Linux wakes a blocked accept() when the listening socket is shut down.
+    Result<std::unique_ptr<Connection>> accept_now() override;
+    [[nodiscard]] int native_handle() const noexcept override { return descriptor_; }
+    // On Linux a listening socket that is shut down becomes readable.
     void shutdown() noexcept override {
         shut_down_.store(true, std::memory_order_release);
         (void)::shutdown(descriptor_, SHUT_RDWR);
@@ -38,7 +39,7 @@ class TcpListener final : public Listener {
     std::atomic<bool> shut_down_{false};
 };
 
-Result<std::unique_ptr<Connection>> TcpListener::accept() {
+Result<std::unique_ptr<Connection>> TcpListener::accept_now() {
     for (;;) {
         const int descriptor = ::accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC);
         const int error = errno;
@@ -55,6 +56,9 @@ Result<std::unique_ptr<Connection>> TcpListener::accept() {
             }
             continue;  // the client closed it before it was accepted
         }
+        if (error == EAGAIN || error == EWOULDBLOCK) {
+            return std::unique_ptr<Connection>();
+        }
         if (const auto failure = accept_failure(error)) {
             return *failure;
         }
@@ -62,7 +66,7 @@ Result<std::unique_ptr<Connection>> TcpListener::accept() {
 }
 
 Result<int> bind_one(const Address& address) {
-    const int descriptor = ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int descriptor = ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (descriptor < 0) {
         return system_error("socket", errno);
     }

@@ -10,6 +10,8 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -202,21 +204,6 @@ TEST(RefusalTest, IsDroppedWhenThePeerDoesNotReadIt) {
     EXPECT_TRUE(peer->receive({&byte, 1})) << "the part that fitted arrives";
 }
 
-// A peer whose connection keeps the daemon's thread busy for a while. It sleeps: the worker, a process of its own, must
-// have time to report several times meanwhile, and only the supervisor reads these reports.
-class SlowPeer final : public transport::Connection {
-  public:
-    explicit SlowPeer(milliseconds delay) : delay_(delay) {}
-    Status send(std::span<const transport::ConstBuffer>) override { return {}; }
-    Result<std::size_t> receive(transport::MutableBuffer) override { return Error{ErrorCode::closed, "test"}; }
-    void set_receive_deadline(transport::Clock::time_point) noexcept override {}
-    void shutdown() noexcept override { std::this_thread::sleep_for(delay_); }
-    [[nodiscard]] std::string peer() const override { return "test"; }
-
-  private:
-    const milliseconds delay_;
-};
-
 daemon::Admission admission_of(const HelloOptions& options) {
     auto verdict = daemon::examine_hello(hello_payload(options), {});
     return std::move(std::get<daemon::Admission>(verdict));
@@ -230,27 +217,38 @@ class SupervisorTest : public ::testing::Test {
         daemon::SupervisorParts parts;
         parts.worker = STAND_IN_WORKER;
         parts.driver.kind = "software";
-        parts.inbox = *daemon::Inbox::make();
         parts.supervision_path = folder_.path() + "/supervision.sock";
         EXPECT_TRUE(supervision::make_socket_pair(lifeline_, parts.lifeline));
-        supervisor_ = std::make_unique<daemon::Supervisor>(config_, std::move(parts));
-        door_ = std::make_unique<daemon::FrontDoor>(std::vector<std::unique_ptr<transport::Listener>>{}, config_,
-                                                    daemon::AdmissionRules{}, *supervisor_);
-        thread_ = std::thread([this] { supervisor_->run(*door_); });
+        supervisor_ = std::make_unique<daemon::Supervisor>(loop_, background_, config_, std::move(parts));
+        reception_ = std::make_unique<daemon::Reception>(loop_, config_, daemon::AdmissionRules{}, *supervisor_);
+        thread_ = std::thread([this] { supervisor_->run(*reception_); });
     }
     ~SupervisorTest() override {
         lifeline_.reset();
         thread_.join();
+    }
+    // Calls `body` on the supervisor's thread and waits for it.
+    void call(const std::function<void()>& body) {
+        std::promise<void> done;
+        loop_.post([&] {
+            body();
+            done.set_value();
+        });
+        done.get_future().wait();
     }
     // The connection of a session's client, after its Welcome.
     std::unique_ptr<transport::Connection> open_session() {
         UniqueFd ours;
         UniqueFd theirs;
         EXPECT_TRUE(supervision::make_socket_pair(ours, theirs));
-        EXPECT_FALSE(supervisor_->reserve_place());
-        supervisor_->admit(*transport::tcp::adopt(theirs.release()), admission_of({}));
+        call([&] {
+            auto connection = *transport::tcp::adopt(theirs.release());
+            const auto verdict = supervisor_->admit(connection, admission_of({}), 1);
+            EXPECT_TRUE(std::holds_alternative<daemon::Admitted>(verdict));
+        });
         auto client = *transport::tcp::adopt(ours.release());
-        const auto welcome = wire::read_frame(*client, wire::kMaxPayloadBytes, milliseconds(30000));
+        const auto welcome = wire::read_answer(*client, wire::kMaxPayloadBytes,
+                                               transport::Clock::now() + milliseconds(30000), milliseconds(30000));
         EXPECT_TRUE(welcome && welcome->type == wire::FrameType::welcome);
         return client;
     }
@@ -258,17 +256,19 @@ class SupervisorTest : public ::testing::Test {
     TemporaryFolder folder_;
     daemon::Config config_;
     UniqueFd lifeline_;
+    daemon::Loop loop_;
+    daemon::Background background_{loop_};
     std::unique_ptr<daemon::Supervisor> supervisor_;
-    std::unique_ptr<daemon::FrontDoor> door_;
+    std::unique_ptr<daemon::Reception> reception_;
     std::thread thread_;
 };
 
+// The worker, a process of its own, has time to report several times while the loop sleeps, and only the loop reads
+// these reports.
 TEST_F(SupervisorTest, OwnDelayDoesNotCountAsTheWorkersSilence) {
     const auto client = open_session();
-    supervisor_->admit(std::make_unique<SlowPeer>(config_.worker_silence_timeout * 3 / 2),
-                       admission_of({.lane = true}));
-    ASSERT_TRUE(supervisor_->status()) << "answered after the slow peer's refusal";
-    ASSERT_TRUE(supervisor_->status()) << "answered after the check for silent workers";
+    call([&] { std::this_thread::sleep_for(config_.worker_silence_timeout * 3 / 2); });
+    call([] {});  // after the check for silent workers
     client->set_receive_deadline(transport::Clock::now() + milliseconds(300));
     std::byte byte;
     const auto end = client->receive({&byte, 1});
