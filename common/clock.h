@@ -10,7 +10,9 @@
 //   when a session or a lane connects;
 // - the client's tracing, whose times must be those that channels and lanes report;
 // - the client's pause after a failed connection attempt (client/core/session/runtime.cpp), which is the process's;
-// - the daemon, the supervision link and the gpupool command, which sleep in poll() or wait for processes.
+// - the supervision link and the gpupool command, which sleep in poll() or wait for processes.
+//
+// The daemon's timers use a TimeSource's now(), and Asio's timers to wait for it (server/daemon/loop.h).
 //
 // Ownership: a TimeSource outlives the objects that it was passed to. Threads: any. Errors: none.
 #pragma once
