@@ -121,7 +121,7 @@ class Background {
     ~Background();
     Background(const Background&) = delete;
 
-    // Runs `work` on the thread and then `done` with its result on the loop. What they refer to must outlive them. When
+    // Runs `work` on the thread and then `done` with its result on the loop. Objects that they use must outlive them. When
     // the Background is destroyed, work that has not begun is dropped.
     template <class Work, class Done>
     void run(Work work, Done done) {

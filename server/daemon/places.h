@@ -1,7 +1,7 @@
 // The places for sessions: decides which requests get one, which wait for one, and which are refused.
 //
 // This is the one spot where the daemon asks for an admission. Today the rules are a number of sessions and the
-// accounts of device memory, and nobody waits.
+// accounts of device memory, and no request waits.
 //
 // Ownership: a granted place belongs to its session and ends with it. The Places outlive them.
 // Threads: the loop's.

@@ -7,8 +7,8 @@
 //
 // The SessionHost takes admitted sessions and lanes. A session that has to wait for its place stays here, where the
 // reception watches its client; administration connections stay as well, and send any number of requests, one after
-// the other. Everyone else gets Refused with a message. Nothing here blocks: what a peer does not read is dropped, or
-// ends its connection.
+// the other. Everyone else gets Refused with a message. Nothing here blocks: the reception drops bytes that a peer does
+// not read, or the peer.
 //
 // Ownership: owns a connection until `SessionHost::admit` takes it.
 // Threads: the loop's.

@@ -288,7 +288,7 @@ Result<std::size_t> ShmConnection::receive(MutableBuffer buffer) {
     }
 }
 
-// Consumes wake-up bytes before it looks at the ring: a byte that arrives later is for what is written later.
+// Consumes wake-up bytes before it reads the ring's index: a byte that arrives later announces later data.
 Result<Connection::Readiness> ShmConnection::receive_readiness() {
     const bool gone = !take_wakeups(parts_.socket.get());
     if (!in_.prepare_to_sleep()) {

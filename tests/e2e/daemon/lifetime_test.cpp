@@ -256,6 +256,17 @@ TEST(Lifetime, WorkerInheritsOnlyItsSocket) {
     EXPECT_EQ(::getpgid(worker_of(session)), worker_of(session));
 }
 
+TEST(Lifetime, DaemonOutlivesItsTerminal) {
+    const Daemon daemon;
+    Client client(daemon.address());
+    client.send_hello();
+    client.welcome();
+    daemon.signal(SIGHUP);
+    EXPECT_TRUE(eventually([&] { return !line_of(daemon, "received SIGHUP").empty(); }));
+    EXPECT_EQ(daemon.sessions(1).size(), 1u);
+    EXPECT_FALSE(client.ended(milliseconds(0)));
+}
+
 TEST(Lifetime, SecondDaemonOnTheSamePortIsRefused) {
     const Daemon daemon;
     const auto config = daemon.folder().path() + "/gpupoold.toml";

@@ -46,9 +46,17 @@ void send(Connection& connection, wire::FrameType type, capnp::MessageBuilder& m
     (void)wire::write_frame(connection, type, std::as_bytes(std::span(bytes.begin(), bytes.size())));
 }
 
-// Counts the descriptors that survived exec, apart from the standard three and the supervision socket.
+// Counts what survived exec of the daemon's descriptors, apart from the standard three and the supervision socket, and
+// of its settings of signals.
 int count_strays() {
     int strays = 0;
+    sigset_t blocked;
+    ::sigprocmask(SIG_BLOCK, nullptr, &blocked);
+    for (int number = 1; number < NSIG; ++number) {
+        struct sigaction action {};
+        const bool ignored = ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+        strays += ignored || ::sigismember(&blocked, number) == 1 ? 1 : 0;
+    }
     for (int descriptor = 4; descriptor < 1024; ++descriptor) {
         strays += ::fcntl(descriptor, F_GETFD) >= 0 ? 1 : 0;
     }

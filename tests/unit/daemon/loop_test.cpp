@@ -98,7 +98,7 @@ TEST_F(LoopTest, WatchesOnceOrAgainAndAgain) {
     EXPECT_EQ(calls_, 1);
     once.wait(here_.get(), Watch::For::reading, [&] { ++calls_; });
     loop_.poll();
-    EXPECT_EQ(calls_, 2) << "what arrived before the wait counts";
+    EXPECT_EQ(calls_, 2) << "a byte that arrived before the wait counts";
     receive();
     once.keep_waiting(here_.get(), [&] {
         ++calls_;

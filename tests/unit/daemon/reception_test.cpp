@@ -119,7 +119,7 @@ class Peer {
         capnp::FlatArrayMessageReader reader(words);
         return reader.getRoot<schema::Refused>().getMessage().cStr();
     }
-    // The position that a waiting client was told.
+    // The position in a message to a waiting client.
     [[nodiscard]] unsigned position() const {
         const auto received = frame();
         EXPECT_EQ(received.type, FrameType::control);
