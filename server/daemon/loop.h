@@ -121,8 +121,8 @@ class Background {
     ~Background();
     Background(const Background&) = delete;
 
-    // Runs `work` on the thread and then `done` with its result on the loop. Objects that they use must outlive them. When
-    // the Background is destroyed, work that has not begun is dropped.
+    // Runs `work` on the thread and then `done` with its result on the loop. Objects that they use must outlive them.
+    // When the Background is destroyed, work that has not begun is dropped.
     template <class Work, class Done>
     void run(Work work, Done done) {
         asio::post(context_, [this, work = std::move(work), done = std::move(done)]() mutable {

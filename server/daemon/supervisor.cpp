@@ -33,20 +33,6 @@ std::uint64_t default_shared_memory_bytes() {
                                        : static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes) / 4;
 }
 
-bool is_status_request(std::span<const std::byte> payload) {
-    if (payload.empty() || payload.size() % sizeof(capnp::word) != 0) {
-        return false;
-    }
-    auto words = kj::heapArray<capnp::word>(payload.size() / sizeof(capnp::word));
-    std::memcpy(words.begin(), payload.data(), payload.size());
-    try {
-        capnp::FlatArrayMessageReader reader(words, supervision::bounded_reader(payload.size()));
-        return reader.getRoot<schema::Control>().isStatusRequest();
-    } catch (const kj::Exception&) {
-        return false;
-    }
-}
-
 Status describe(Session& session, const transport::Connection& connection, const Admission& admission,
                 std::size_t max_lanes) {
     auto& report = session.report;
@@ -308,12 +294,24 @@ Status Supervisor::assign(Session& session, const transport::Connection& connect
 
 void Supervisor::answer(const Admission& /*admission*/, std::span<const std::byte> request,
                         std::function<void(Answer)> reply) {
-    if (is_status_request(request)) {
-        reply(make_status_message({parts_.address, parts_.driver, loop_.now() - started_, plan_.size()}, sessions_));
-        return;
+    Answer answer =
+        Refusal{schema::Refused::Reason::PROTOCOL,
+                "this server does not know the request: install the same version of gpupool on both machines"};
+    auto words = kj::heapArray<capnp::word>(request.size() / sizeof(capnp::word));
+    std::memcpy(words.begin(), request.data(), words.asBytes().size());
+    try {
+        capnp::FlatArrayMessageReader reader(words, supervision::bounded_reader(request.size()));
+        switch (reader.getRoot<schema::Control>().which()) {
+            case schema::Control::STATUS_REQUEST:
+                answer = make_status_message({parts_.address, parts_.driver, loop_.now() - started_, plan_.size()},
+                                             sessions_);
+                break;
+            default: break;
+        }
+    } catch (const kj::Exception& exception) {
+        log::info("a request cannot be read: {}", exception.getDescription().cStr());
     }
-    reply(Refusal{schema::Refused::Reason::PROTOCOL,
-                  "this server does not know the request: install the same version of gpupool on both machines"});
+    reply(std::move(answer));
 }
 
 }  // namespace gpupool::daemon
