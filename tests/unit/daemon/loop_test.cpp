@@ -1,6 +1,7 @@
 // The event loop: timers under a clock that the test advances, watches of descriptors, the background thread.
 #include "server/daemon/loop.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -136,6 +137,7 @@ TEST_F(LoopTest, AStoppedWatchHasGivenTheDescriptorUp) {
     watch->keep_waiting(here_.get(), [&] { ++calls_; });
     loop_.poll();
     watch.reset();
+    EXPECT_GE(::fcntl(here_.get(), F_GETFD), 0) << "it is the owner's to close";
     here_.reset();
     Watch other(loop_);  // Asio reuses the memory of the first
     UniqueFd ends[2];
