@@ -29,7 +29,7 @@ class EventLoops : public ::testing::TestWithParam<Transport> {
         for (;;) {
             const auto received = connection.receive_some(bytes);
             const auto readiness =
-                received && *received == 0 ? connection.receive_readiness() : Result<Connection::Readiness>({});
+                received && *received == 0 ? connection.receive_readiness() : Result(Connection::Readiness{});
             if (!received || !readiness) {
                 EXPECT_EQ(received ? readiness.error().code : received.error().code, ErrorCode::closed);
                 return std::nullopt;
@@ -90,17 +90,12 @@ TEST_P(EventLoops, SendWhatThereIsRoomFor) {
         }
         const auto readiness = server_->send_readiness();
         ASSERT_TRUE(readiness) << readiness.error().message;
-        if (comes(*readiness, 0)) {
-            continue;
-        }
-        // Enough for a writer to be woken.
-        const std::size_t before = received.size();
-        while (received.size() < before + (1u << 20)) {
+        // A sender is woken when a part of the room is free again, not for every byte.
+        while (!comes(*readiness, 0)) {
             const auto part = receive(*client_, 1u << 20);
             ASSERT_TRUE(part);
             received.insert(received.end(), part->begin(), part->end());
         }
-        ASSERT_TRUE(comes(*readiness, 10000)) << "there is room";
     }
     EXPECT_FALSE(received.empty()) << "the sender had to wait";
     while (received.size() < data.size()) {
