@@ -1,0 +1,149 @@
+#include "server/policy/usage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace gpupool::policy {
+namespace {
+
+constexpr std::int64_t kDayMs = std::int64_t{24} * 3600 * 1000;
+
+std::int64_t day_at(std::int64_t unix_ms) {
+    return unix_ms >= 0 ? unix_ms / kDayMs : (unix_ms - kDayMs + 1) / kDayMs;
+}
+
+}  // namespace
+
+UsageAmounts& UsageAmounts::operator+=(const UsageAmounts& other) {
+    sessions += other.sessions;
+    gpu_ms += other.gpu_ms;
+    byte_seconds += other.byte_seconds;
+    bytes_in += other.bytes_in;
+    bytes_out += other.bytes_out;
+    return *this;
+}
+
+std::string day_text(std::int64_t day) {
+    const std::chrono::year_month_day date{std::chrono::sys_days(std::chrono::days(day))};
+    return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(date.year()), static_cast<unsigned>(date.month()),
+                       static_cast<unsigned>(date.day()));
+}
+
+UsageAmounts& UsageMeter::row(const std::string& tenant, std::int64_t unix_ms) {
+    return rows_[{day_at(unix_ms), tenant}];
+}
+
+// Counts what the tenant has held since the last time, and divides it at each midnight.
+UsageMeter::Tenant& UsageMeter::count(const std::string& name, const Moment& now) {
+    const auto [found, is_new] = tenants_.try_emplace(name);
+    Tenant& tenant = found->second;
+    if (is_new) {
+        tenant.counted_to_ms = now.steady_ms;
+    }
+    std::int64_t left_ms = std::max<std::int64_t>(now.steady_ms - tenant.counted_to_ms, 0);
+    tenant.counted_to_ms = std::max(tenant.counted_to_ms, now.steady_ms);
+    std::int64_t from_ms = now.unix_ms - left_ms;
+    while (left_ms > 0 && (tenant.gpus > 0 || tenant.memory_bytes > 0)) {
+        const std::int64_t midnight_ms = (day_at(from_ms) + 1) * kDayMs;
+        const std::int64_t part_ms = std::min(left_ms, midnight_ms - from_ms);
+        UsageAmounts& amounts = row(name, from_ms);
+        amounts.gpu_ms += tenant.gpus * static_cast<std::uint64_t>(part_ms);
+        const auto ms = static_cast<std::uint64_t>(part_ms);
+        tenant.byte_ms_rest += tenant.memory_bytes * (ms % 1000);
+        amounts.byte_seconds += tenant.memory_bytes * (ms / 1000) + tenant.byte_ms_rest / 1000;
+        tenant.byte_ms_rest %= 1000;
+        from_ms += part_ms;
+        left_ms -= part_ms;
+    }
+    return tenant;
+}
+
+void UsageMeter::forget_idle(const std::string& name) {
+    const auto found = tenants_.find(name);
+    if (found != tenants_.end() && found->second.gpus == 0 && found->second.sessions == 0) {
+        tenants_.erase(found);
+    }
+}
+
+void UsageMeter::start_session(const std::string& session, const std::string& tenant, const Moment& now) {
+    adopt_session(session, tenant, 0, 0, now);
+    ++row(tenant, now.unix_ms).sessions;
+}
+
+void UsageMeter::adopt_session(const std::string& session, const std::string& tenant, std::uint64_t bytes_in,
+                               std::uint64_t bytes_out, const Moment& now) {
+    ++count(tenant, now).sessions;
+    sessions_[session] = {tenant, 0, bytes_in, bytes_out};
+}
+
+void UsageMeter::set_memory(const std::string& session, std::uint64_t bytes, const Moment& now) {
+    const auto found = sessions_.find(session);
+    if (found == sessions_.end() || found->second.memory_bytes == bytes) {
+        return;
+    }
+    Tenant& tenant = count(found->second.tenant, now);
+    tenant.memory_bytes += bytes;
+    tenant.memory_bytes -= found->second.memory_bytes;
+    found->second.memory_bytes = bytes;
+}
+
+void UsageMeter::set_copied(const std::string& session, std::uint64_t bytes_in, std::uint64_t bytes_out,
+                            const Moment& now) {
+    const auto found = sessions_.find(session);
+    if (found == sessions_.end()) {
+        return;
+    }
+    Session& counted = found->second;
+    // A worker that reports less than before has not copied anything back.
+    const std::uint64_t more_in = bytes_in - std::min(bytes_in, counted.bytes_in);
+    const std::uint64_t more_out = bytes_out - std::min(bytes_out, counted.bytes_out);
+    if (more_in == 0 && more_out == 0) {
+        return;
+    }
+    UsageAmounts& amounts = row(counted.tenant, now.unix_ms);
+    amounts.bytes_in += more_in;
+    amounts.bytes_out += more_out;
+    counted.bytes_in += more_in;
+    counted.bytes_out += more_out;
+}
+
+void UsageMeter::end_session(const std::string& session, const Moment& now) {
+    const auto found = sessions_.find(session);
+    if (found == sessions_.end()) {
+        return;
+    }
+    set_memory(session, 0, now);
+    const std::string tenant = found->second.tenant;
+    --count(tenant, now).sessions;
+    sessions_.erase(found);
+    forget_idle(tenant);
+}
+
+void UsageMeter::set_gpus(const std::string& tenant, std::size_t gpus, const Moment& now) {
+    count(tenant, now).gpus = gpus;
+    forget_idle(tenant);
+}
+
+std::vector<UsageRow> UsageMeter::take(const Moment& now) {
+    std::vector<UsageRow> rows;
+    for (const auto& [name, tenant] : tenants_) {
+        count(name, now);
+    }
+    for (const auto& [key, amounts] : rows_) {
+        if (amounts.any()) {
+            rows.push_back({key.first, key.second, amounts});
+        }
+    }
+    rows_.clear();
+    return rows;
+}
+
+void UsageMeter::give_back(const std::vector<UsageRow>& rows) {
+    for (const UsageRow& each : rows) {
+        rows_[{each.day, each.tenant}] += each.amounts;
+    }
+}
+
+}  // namespace gpupool::policy
