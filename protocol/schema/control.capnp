@@ -1,22 +1,27 @@
 @0xd0b2a1c4e5f60718;
-# Control frames: the messages between the administration command and the daemon, and from the daemon to a client whose
-# session waits for its place. A worker sends its client everything besides replies as notices in reply frames
+# Control frames: the messages between the administration command and the daemon, and what the daemon tells a client
+# that waits for a session. A worker sends its client everything besides replies as notices in reply frames
 # (protocol/codec/record.h).
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
 using Session = import "session.capnp";
+using Administration = import "administration.capnp";
 
 struct Control {
   union {
     statusRequest @0 :Void;          # administration -> daemon
     status @1 :ServerStatus;         # daemon -> administration
-    queued @2 :Queued;               # daemon -> client, between Hello and its answer: at each change and every 5 s
+    waiting @2 :Waiting;             # daemon -> client of a session, before Welcome or Refused
+    administrationRequest @3 :Administration.AdministrationRequest;
+    administrationAnswer @4 :Administration.AdministrationAnswer;
   }
 }
 
-struct Queued {
-  position @0 :UInt32;               # 1: the next to get a place
+struct Waiting {
+  position @0 :UInt32;               # in the queue, from 1
+  length @1 :UInt32;                 # of the queue
+  why @2 :Text;                      # for a person: what there is no room for
 }
 
 struct ServerStatus {

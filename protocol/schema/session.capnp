@@ -3,6 +3,8 @@
 #
 # Life of a session: the client sends Hello as its first frame. The daemon checks version, credentials and capacity. It
 # replies Refused (and closes), or passes the connection to a worker, which initialises the driver and replies Welcome.
+# If the session has to wait for room, and the client said for how long it would, the daemon first sends control frames
+# with Waiting (control.capnp), one whenever the session's position has changed.
 # From then on both sides communicate through a wire::Channel. `sessionId` identifies the session in status and logs;
 # `sessionToken` is the secret that a lane must present.
 
@@ -42,12 +44,22 @@ struct SessionRequest {
   calls @4 :Data;                           # that the client knows: entries of 8 bytes (protocol/codec/agreement.h)
   notices @5 :Data;                         # in the same form
   job @6 :Text;                             # the processes of a tenant with the same job share one quota; empty: none
+  gpus @7 :UInt32;                          # how many; 0: the server decides
+  sessionClass @8 :SessionClass;
+  priority @9 :Int32 = -1;                  # in the queue, 0 to 100; -1: the server decides
+  waitMilliseconds @10 :UInt32;             # at most, for room; 0: not at all. Otherwise the client reads Waiting
 
   enum Compression {
     whenItPays @0;
     never @1;
     always @2;
   }
+}
+
+enum SessionClass {
+  unset @0;                          # in a request: the server decides
+  shared @1;
+  exclusive @2;                      # GPUs that no other job uses
 }
 
 struct Quota {
@@ -96,6 +108,7 @@ struct Refused {
     driver @3;
     internal @4;
     shuttingDown @5;
+    limits @6;                       # more than the server or the tenant has: asking again is of no use
   }
 }
 
@@ -114,6 +127,15 @@ struct Welcome {
   maxLanes @11 :UInt32;              # further connections that the session may open; 0: none
   calls @12 :Data;                   # that the server knows, as in SessionRequest
   notices @13 :Data;
+  grant @14 :Grant;                  # missing from servers that do not place sessions
+}
+
+struct Grant {
+  # What a session got.
+  tenant @0 :Text;
+  devices @1 :List(DeviceQuota);     # its GPUs by the server's numbers, in the order of the program's; memory 0: no quota
+  sessionClass @2 :SessionClass;
+  priority @3 :UInt32;
 }
 
 struct Device {
