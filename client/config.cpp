@@ -102,6 +102,42 @@ Status set_memory(Draft& draft, std::string_view value) {
     return {};
 }
 
+Result<std::uint64_t> whole_number(std::string_view value, std::uint64_t least, std::uint64_t most) {
+    std::uint64_t number = 0;
+    const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (problem != std::errc() || end != value.data() + value.size() || number < least || number > most) {
+        return invalid(fmt::format("'{}' is not a whole number from {} to {}", value, least, most));
+    }
+    return number;
+}
+
+Status set_gpus(Draft& draft, std::string_view value) {
+    const auto gpus = whole_number(value, 1, Quotas::kMaxDevices);
+    if (!gpus) {
+        return gpus.error();
+    }
+    draft.config.gpus = static_cast<std::size_t>(*gpus);
+    return {};
+}
+
+Status set_class(Draft& draft, std::string_view value) {
+    const auto session_class = parse_session_class(value);
+    if (!session_class) {
+        return session_class.error();
+    }
+    draft.config.session_class = *session_class;
+    return {};
+}
+
+Status set_priority(Draft& draft, std::string_view value) {
+    const auto priority = whole_number(value, 0, kMaxPriority);
+    if (!priority) {
+        return priority.error();
+    }
+    draft.config.priority = *priority;
+    return {};
+}
+
 std::string file_name(std::string_view value) {
     return std::string(value == "stderr" || value == "/dev/stderr" ? kStandardErrorName : value);
 }
@@ -145,12 +181,11 @@ Status set_wait_when_full(Draft& draft, std::string_view value) {
 }
 
 Status set_lanes(Draft& draft, std::string_view value) {
-    std::size_t lanes = 0;
-    const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), lanes);
-    if (problem != std::errc() || end != value.data() + value.size() || lanes < 1 || lanes > kMaxLanes) {
-        return invalid(fmt::format("'{}' is not a whole number from 1 to {}", value, kMaxLanes));
+    const auto lanes = whole_number(value, 1, kMaxLanes);
+    if (!lanes) {
+        return lanes.error();
     }
-    draft.config.lanes = lanes;
+    draft.config.lanes = static_cast<std::size_t>(*lanes);
     return {};
 }
 
@@ -160,6 +195,15 @@ Status set_compression(Draft& draft, std::string_view value) {
         return invalid(fmt::format("'{}' is not auto, never or always", value));
     }
     draft.config.compression = value == "auto" ? Mode::when_it_pays : value == "never" ? Mode::never : Mode::always;
+    return {};
+}
+
+Status set_verbose(Draft& draft, std::string_view value) {
+    auto on = parse_switch(value);
+    if (!on) {
+        return on.error();
+    }
+    draft.config.verbose = *on;
     return {};
 }
 
@@ -186,12 +230,11 @@ Status set_trace(Draft& draft, std::string_view value) {
 }
 
 Status set_trace_events(Draft& draft, std::string_view value) {
-    std::uint64_t events = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), events);
-    if (error != std::errc() || end != value.data() + value.size() || events == 0 || events > kMaxTraceEvents) {
-        return invalid(fmt::format("'{}' is not a number from 1 to {}", value, kMaxTraceEvents));
+    const auto events = whole_number(value, 1, kMaxTraceEvents);
+    if (!events) {
+        return events.error();
     }
-    draft.config.trace_events = events;
+    draft.config.trace_events = *events;
     return {};
 }
 
@@ -212,6 +255,9 @@ constexpr std::array kSettings = {
     Setting{"token", "GPUPOOL_TOKEN", set_token},
     Setting{"token_file", "GPUPOOL_TOKEN_FILE", set_token_file},
     Setting{"memory", "GPUPOOL_MEMORY", set_memory},
+    Setting{"gpus", "GPUPOOL_GPUS", set_gpus},
+    Setting{"class", "GPUPOOL_CLASS", set_class},
+    Setting{"priority", "GPUPOOL_PRIORITY", set_priority},
     Setting{"job", "GPUPOOL_JOB", set_job},
     Setting{"log", "GPUPOOL_LOG", set_log},
     Setting{"log_level", "GPUPOOL_LOG_LEVEL", set_log_level},
@@ -219,6 +265,7 @@ constexpr std::array kSettings = {
     Setting{"wait_when_full", "GPUPOOL_WAIT_WHEN_FULL", set_wait_when_full},
     Setting{"lanes", "GPUPOOL_LANES", set_lanes},
     Setting{"compression", "GPUPOOL_COMPRESSION", set_compression},
+    Setting{"verbose", "GPUPOOL_VERBOSE", set_verbose},
     Setting{"sync", "GPUPOOL_SYNC", set_sync},
     Setting{"trace", "GPUPOOL_TRACE", set_trace},
     Setting{"trace_events", "GPUPOOL_TRACE_EVENTS", set_trace_events},

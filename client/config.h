@@ -18,6 +18,7 @@
 #include "common/log.h"
 #include "common/quotas.h"
 #include "common/result.h"
+#include "common/session_class.h"
 #include "protocol/transport/open.h"
 #include "protocol/wire/compression_mode.h"
 
@@ -33,8 +34,11 @@ std::size_t default_lanes();
 struct Config {
     std::string server;  // "HOST:PORT" or "unix:/PATH"; empty: not set
     transport::Choice transport = transport::Choice::automatic;
-    std::string token;     // authenticates this user to the server; empty: none
-    Quotas memory;         // device memory to ask for; none: the server's default
+    std::string token;                          // authenticates this user to the server; empty: none
+    Quotas memory;                              // device memory to ask for; none: the server's default
+    std::optional<std::size_t> gpus;            // how many to ask for; unset: the server's default
+    std::optional<SessionClass> session_class;  // likewise
+    std::optional<std::uint64_t> priority;      // likewise
     std::string job;       // its processes share one quota of device memory; empty: this process has its own
     std::string log_file;  // empty: no log
     log::Level log_level = log::Level::info;
@@ -43,6 +47,7 @@ struct Config {
     std::size_t lanes = default_lanes();          // connections for bulk data; 1: only the session's own
     // compression of bulk data, in both directions
     wire::CompressionMode compression = wire::CompressionMode::when_it_pays;
+    bool verbose = false;      // says on standard error what the session got, and its place in the server's queue
     bool synchronous = false;  // every call waits for the server, so errors appear at the call that causes them
     std::string trace_file;    // a timeline; if standard error, a line per call; empty: off
     std::uint64_t trace_events = 1'000'000;  // limit for this process

@@ -7,6 +7,10 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <optional>
+#include <span>
+#include <utility>
+#include <variant>
 
 #include "common/version.h"
 #include "protocol/schema/control.capnp.h"
@@ -85,14 +89,31 @@ ServerStatus read_status(const schema::ServerStatus::Reader& in) {
     return status;
 }
 
-Result<ServerStatus> read_answer(const wire::ReceivedFrame& frame, const std::string& server) {
+Error not_understood(const std::string& server, const char* what) {
+    return Error{ErrorCode::invalid_input,
+                 fmt::format("{} did not answer with {}: is a gpupoold of this version ({}) running there?", server,
+                             what, version())};
+}
+
+// The server's refusal, if the frame is one.
+std::optional<Error> refusal_in(const wire::ReceivedFrame& frame, const std::string& server) {
+    if (frame.type != wire::FrameType::refused) {
+        return std::nullopt;
+    }
     const auto words = to_words(frame.payload);
     try {
         capnp::FlatArrayMessageReader reader(words);
-        if (frame.type == wire::FrameType::refused) {
-            return Error{ErrorCode::refused, fmt::format("the server at {} refused: {}", server,
-                                                         reader.getRoot<schema::Refused>().getMessage().cStr())};
-        }
+        return Error{ErrorCode::refused, fmt::format("the server at {} refused: {}", server,
+                                                     reader.getRoot<schema::Refused>().getMessage().cStr())};
+    } catch (const kj::Exception&) {
+        return Error{ErrorCode::refused, fmt::format("the server at {} refused", server)};
+    }
+}
+
+Result<ServerStatus> read_status_frame(const wire::ReceivedFrame& frame, const std::string& server) {
+    const auto words = to_words(frame.payload);
+    try {
+        capnp::FlatArrayMessageReader reader(words);
         const auto control = reader.getRoot<schema::Control>();
         if (frame.type == wire::FrameType::control && control.isStatus()) {
             return read_status(control.getStatus());
@@ -100,15 +121,17 @@ Result<ServerStatus> read_answer(const wire::ReceivedFrame& frame, const std::st
     } catch (const kj::Exception&) {
         // Reported below, like any other invalid answer.
     }
-    return Error{ErrorCode::invalid_input,
-                 fmt::format("{} did not answer with a status: is a gpupoold of this version ({}) running there?",
-                             server, version())};
+    return not_understood(server, "a status");
 }
 
-}  // namespace
+struct Exchanged {
+    std::string server;  // as it was addressed
+    wire::ReceivedFrame answer;
+};
 
-Result<ServerStatus> ask_status(const std::string& server, const std::string& token,
-                                std::chrono::milliseconds timeout) {
+// Sends a Control frame's payload and returns the frame that comes back; a refusal is an error.
+Result<Exchanged> exchange(const std::string& server, const std::string& token, std::span<const std::byte> request,
+                           std::chrono::milliseconds timeout) {
     const auto deadline = Clock::now() + timeout;
     const auto endpoint = transport::Endpoint::parse(server, transport::kDefaultPort);
     if (!endpoint) {
@@ -127,23 +150,59 @@ Result<ServerStatus> ask_status(const std::string& server, const std::string& to
                         "is not blocked by a firewall ({})",
                         address, connection.error().message)};
     }
-    capnp::MallocMessageBuilder request;
-    request.initRoot<schema::Control>().setStatusRequest();
     auto sent = send_hello(**connection, token);
     if (sent) {
-        sent = send_message(**connection, wire::FrameType::control, request);
+        sent = wire::write_frame(**connection, wire::FrameType::control, request);
     }
     // Even if sending failed: a server that refuses may have closed already, and its refusal is still there to read.
-    const auto frame = wire::read_frame(**connection, wire::kMaxPayloadBytes, deadline);
+    auto frame = wire::read_frame(**connection, wire::kMaxPayloadBytes, deadline);
     if (!frame) {
         return Error{frame.error().code, fmt::format("the server at {} did not answer: is it gpupoold? ({})", address,
                                                      sent ? frame.error().message : sent.error().message)};
     }
-    auto status = read_answer(*frame, address);
+    if (auto refusal = refusal_in(*frame, address)) {
+        return std::move(*refusal);
+    }
+    return Exchanged{address, std::move(*frame)};
+}
+
+}  // namespace
+
+Result<ServerStatus> ask_status(const std::string& server, const std::string& token,
+                                std::chrono::milliseconds timeout) {
+    capnp::MallocMessageBuilder request;
+    request.initRoot<schema::Control>().setStatusRequest();
+    const auto words = capnp::messageToFlatArray(request);
+    const auto bytes = words.asBytes();
+    const auto exchanged = exchange(server, token, std::as_bytes(std::span(bytes.begin(), bytes.size())), timeout);
+    if (!exchanged) {
+        return exchanged.error();
+    }
+    auto status = read_status_frame(exchanged->answer, exchanged->server);
     if (status) {
-        status->server = address;
+        status->server = exchanged->server;
     }
     return status;
+}
+
+Result<messages::AdministrationAnswer> administer(const std::string& server, const std::string& token,
+                                                  const messages::AdministrationRequest& request,
+                                                  std::chrono::milliseconds timeout) {
+    const auto exchanged = exchange(server, token, messages::request_payload(request), timeout);
+    if (!exchanged) {
+        return exchanged.error();
+    }
+    if (exchanged->answer.type != wire::FrameType::control) {
+        return not_understood(exchanged->server, "an administrator's answer");
+    }
+    auto answer = messages::read_answer(exchanged->answer.payload);
+    if (!answer) {
+        return answer.error().within(fmt::format("the server at {}", exchanged->server));
+    }
+    if (const auto* failed = std::get_if<messages::AdministrationError>(&*answer)) {
+        return Error{ErrorCode::refused, failed->message};
+    }
+    return answer;
 }
 
 }  // namespace gpupool::cli

@@ -1,4 +1,4 @@
-// Queries a server's status: a Hello as an administrator, then Control frames.
+// Queries a server's status, and sends it an administrator's requests: a Hello with that purpose, then Control frames.
 //
 // Ownership: values.
 // Threads: any; a call waits for at most `timeout`.
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/result.h"
+#include "protocol/messages/administration.h"
 
 namespace gpupool::cli {
 
@@ -55,5 +56,10 @@ struct ServerStatus {
 
 // `server`: HOST[:PORT] or unix:/PATH.
 Result<ServerStatus> ask_status(const std::string& server, const std::string& token, std::chrono::milliseconds timeout);
+
+// An answer that is an error of the server's becomes an Error.
+Result<messages::AdministrationAnswer> administer(const std::string& server, const std::string& token,
+                                                  const messages::AdministrationRequest& request,
+                                                  std::chrono::milliseconds timeout);
 
 }  // namespace gpupool::cli

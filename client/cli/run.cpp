@@ -29,6 +29,7 @@
 #include "client/config.h"
 #include "common/executable.h"
 #include "common/quotas.h"
+#include "common/session_class.h"
 #include "common/units.h"
 #include "protocol/transport/endpoint.h"
 
@@ -40,6 +41,10 @@ struct Options {
     std::string server;
     std::string driver;
     std::string memory;
+    std::size_t gpus = 0;       // 0: not given
+    std::string session_class;  // empty: not given
+    int priority = -1;          // -1: not given
+    bool verbose = false;
     std::string server_config;
     std::string client_library;  // a folder
     bool local = false;
@@ -84,9 +89,22 @@ void set_environment(const std::string& folder, const Options& options) {
     if (!options.memory.empty()) {
         ::setenv("GPUPOOL_MEMORY", options.memory.c_str(), 1);
     }
-    // The processes that the program starts inherit its job, and so share its quota of memory. A request for memory
-    // begins a new job.
-    ::setenv("GPUPOOL_JOB", make_job_name().c_str(), options.memory.empty() ? 0 : 1);
+    if (options.gpus != 0) {
+        ::setenv("GPUPOOL_GPUS", std::to_string(options.gpus).c_str(), 1);
+    }
+    if (!options.session_class.empty()) {
+        ::setenv("GPUPOOL_CLASS", options.session_class.c_str(), 1);
+    }
+    if (options.priority >= 0) {
+        ::setenv("GPUPOOL_PRIORITY", std::to_string(options.priority).c_str(), 1);
+    }
+    if (options.verbose) {
+        ::setenv("GPUPOOL_VERBOSE", "1", 1);
+    }
+    // The processes that the program starts inherit its job, and so share its GPUs and its quota of memory. A request
+    // for other ones begins a new job.
+    const bool asks = !options.memory.empty() || options.gpus != 0 || !options.session_class.empty();
+    ::setenv("GPUPOOL_JOB", make_job_name().c_str(), asks ? 1 : 0);
     if (options.trace) {
         ::setenv("GPUPOOL_TRACE", options.trace_output.c_str(), 1);
         ::setenv("GPUPOOL_SUMMARY", options.summary.c_str(), 1);
@@ -307,6 +325,13 @@ void add(CLI::App* command, const std::shared_ptr<Options>& options, Command& ch
         ->needs(local);
     command->add_option("--memory", options->memory,
                         "Device memory to ask for, like 8GiB, or 8GiB,1=4GiB with 4GiB of device 1");
+    command->add_option("--gpus", options->gpus, "How many GPUs to ask for (default: the server's choice)")
+        ->check(CLI::Range(std::size_t{1}, Quotas::kMaxDevices));
+    command->add_option("--class", options->session_class, "shared, or exclusive: GPUs that no other job uses")
+        ->check(CLI::IsMember({"shared", "exclusive"}));
+    command->add_option("--priority", options->priority, "In the server's queue, 0 to 100: higher goes first")
+        ->check(CLI::Range(0, static_cast<int>(kMaxPriority)));
+    command->add_flag("-v,--verbose", options->verbose, "Say on standard error what the session got");
     command->add_option("--client-library", options->client_library, "Folder of gpupool's libcuda.so.1");
     local->excludes(server);
     command->prefix_command();  // `--` is optional: the first word that is not an option begins the program

@@ -139,6 +139,13 @@ Result<Welcome> read_welcome(schema::Welcome::Reader welcome, const AddressRange
     out.devices = read_snapshot(welcome);  // may contain error codes learned just above
     out.window_base = welcome.getWindow().getBase();
     out.window_bytes = welcome.getWindow().getBytes();
+    if (welcome.hasGrant()) {
+        auto grant = messages::read_grant(welcome.getGrant());
+        if (!grant) {
+            return invalid_welcome(grant.error().message.c_str());
+        }
+        out.grant = std::move(*grant);
+    }
     if (!AddressWindow::is_offered(offered, out.window_base, out.window_bytes)) {
         return invalid_welcome("its address range is not one that the client offered");
     }
@@ -206,6 +213,7 @@ Status send_hello(transport::Connection& connection, const Config& config, const
     client.setUserName(user_name(static_cast<std::uint32_t>(getuid())).c_str());
     auto session = hello.initPurpose().initSession();
     ask_for_memory(config.memory, session.initQuota());
+    messages::write_wishes({config.gpus, config.session_class, config.priority, config.wait_when_full}, session);
     session.setJob(config.job.c_str());
     session.setCompression(on_wire(config.compression));
     session.setCalls(data_of(codec::own_knowledge().calls));

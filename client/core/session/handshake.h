@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "client/config.h"
 #include "client/core/session/devices.h"
 #include "protocol/codec/agreement.h"
+#include "protocol/messages/session.h"
 #include "protocol/wire/handshake_io.h"
 
 namespace gpupool::client {
@@ -32,6 +34,7 @@ struct Welcome {
     codec::Agreement agreement = codec::Agreement::full();
     DeviceSnapshot devices;
     std::uint64_t window_base = 0, window_bytes = 0;  // within one of the ranges offered
+    std::optional<messages::Grant> grant;             // empty: the server does not place sessions
 };
 
 struct Answer {
@@ -39,6 +42,7 @@ struct Answer {
     Result<Welcome> welcome;
 };
 
+// Config::wait_when_full: how long the session may wait in the server's queue.
 Status send_hello(transport::Connection& connection, const Config& config, const AddressRanges& offered);
 
 // What a further connection (lane) of the session of a Welcome has to present.

@@ -41,13 +41,27 @@ constexpr std::size_t kMaxOutputBytes = 64u << 20;
 // The pause between two attempts to connect to a full server doubles from the first value to the second.
 constexpr std::chrono::milliseconds kFirstPause{200}, kLongestPause{2000};
 
+// How much longer than the session may wait in the server's queue the server may take to say that the time is over.
+constexpr std::chrono::seconds kQueueSlack{10};
+
+// To the log, and to standard error if the user wants to read it.
+void say(const Config& config, const std::string& text) {
+    log::info("{}", text);
+    if (config.verbose) {
+        std::fprintf(stderr, "gpupool: %s\n", text.c_str());
+    }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Session>> Session::open(const Config& config, bool& reached, TimeSource& clock) {
     const auto give_up = clock.now() + config.wait_when_full;
     for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
         bool full = false;
-        auto session = open_once(config, reached, full, clock);
+        Config attempt = config;
+        attempt.wait_when_full = std::max(std::chrono::milliseconds(0),
+                                          std::chrono::duration_cast<std::chrono::milliseconds>(give_up - clock.now()));
+        auto session = open_once(attempt, reached, full, clock);
         if (session || !full) {
             return session;
         }
@@ -131,13 +145,28 @@ Answer Session::shake_hands(transport::Connection& connection, const Config& con
                             transport::Clock::time_point deadline, const AddressRanges& candidates) {
     const Status sent = send_hello(connection, config, candidates);
     // Even if sending failed: a server that refuses may have closed already, and its refusal is still there to read.
-    const auto frame = wire::read_answer(connection, kMaxWelcomeBytes, deadline, kDriverStart);
+    auto frame = wire::read_answer(connection, kMaxWelcomeBytes, deadline, kDriverStart);
+    const auto end_of_queue = transport::Clock::now() + config.wait_when_full + kQueueSlack;
+    while (frame && frame->type == wire::FrameType::control && config.wait_when_full.count() > 0) {
+        const auto waiting = messages::read_waiting(frame->payload);
+        if (!waiting) {
+            return {false, waiting.error()};
+        }
+        say(config, fmt::format("{} has no room: position {} of {} in its queue ({})", config.server, waiting->position,
+                                waiting->length, waiting->why));
+        frame = wire::read_answer(connection, kMaxWelcomeBytes, end_of_queue, kDriverStart);
+    }
     if (!frame) {
         Error error = sent ? frame.error() : sent.error();
         error.message = fmt::format("{} does not answer like a gpupool server: {}", config.server, error.message);
         return {false, error};
     }
-    return read_answer(*frame, candidates);
+    Answer answer = read_answer(*frame, candidates);
+    if (answer.welcome && answer.welcome->grant) {
+        say(config, fmt::format("session {} on {}: {}", printable(answer.welcome->session_id), config.server,
+                                messages::describe(*answer.welcome->grant)));
+    }
+    return answer;
 }
 
 // The setting `lanes` = 1 means that the session has only its own connection. A larger number is that of further

@@ -107,6 +107,25 @@ summary = true
     EXPECT_EQ(config->source, home_file());
 }
 
+TEST_F(ConfigTest, WishesForGpus) {
+    write(home_file(), "gpus = 2\nclass = \"exclusive\"\npriority = 0\nverbose = true\n");
+    auto config = load();
+    ASSERT_TRUE(config) << config.error().message;
+    EXPECT_EQ(config->gpus, 2U);
+    EXPECT_EQ(config->session_class, SessionClass::exclusive);
+    EXPECT_EQ(config->priority, 0U);
+    EXPECT_TRUE(config->verbose);
+    for (const auto& [variable, bad] :
+         {std::pair("GPUPOOL_GPUS", "0"), std::pair("GPUPOOL_GPUS", "65"), std::pair("GPUPOOL_CLASS", "mine"),
+          std::pair("GPUPOOL_PRIORITY", "101"), std::pair("GPUPOOL_PRIORITY", "-1")}) {
+        variables_[variable] = bad;
+        const auto refused = load();
+        ASSERT_FALSE(refused) << variable;
+        EXPECT_TRUE(refused.error().message.starts_with(variable)) << refused.error().message;
+        variables_.erase(variable);
+    }
+}
+
 TEST_F(ConfigTest, EnvironmentTakesPrecedence) {
     write(home_file(), "server = \"file:1\"\nmemory = 4194304\nsync = true\n");
     variables_["GPUPOOL_SERVER"] = "environment:2";
