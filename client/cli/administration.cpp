@@ -63,28 +63,52 @@ ServerStatus read_status(const schema::ServerStatus::Reader& in) {
     status.stock_wanted = in.getStock().getWanted();
     status.stock_ready = in.getStock().getReady();
     status.stock_contexts = in.getStock().getWithContext();
+    const auto known = [](std::int16_t value) { return value < 0 ? std::nullopt : std::optional<int>(value); };
     for (const auto device : in.getDevices()) {
-        status.devices.push_back({device.getIndex(), device.getName().cStr(), device.getUuid().cStr(),
-                                  device.getMemoryUsed(), device.getMemoryTotal()});
+        DeviceStatus& out = status.devices.emplace_back();
+        out.index = device.getIndex();
+        out.name = device.getName().cStr();
+        out.uuid = device.getUuid().cStr();
+        out.memory_used_bytes = device.getMemoryUsed();
+        out.memory_total_bytes = device.getMemoryTotal();
+        out.memory_promised_bytes = device.getMemoryPromised();
+        out.utilization_percent = known(device.getUtilization());
+        out.temperature_celsius = known(device.getTemperature());
+        out.waiting = device.getWaiting();
+        out.session_class = device.getSessionClass().cStr();
     }
     for (const auto session : in.getSessions()) {
-        status.sessions.push_back({session.getId().cStr(),
-                                   session.getDevice(),
-                                   session.getMemoryUsed(),
-                                   session.getMemoryQuota(),
-                                   session.getPeer().cStr(),
-                                   session.getProcessName().cStr(),
-                                   session.getProcessId(),
-                                   session.getUserName().cStr(),
-                                   session.getUserId(),
-                                   session.getAgeSeconds(),
-                                   session.getWorkerProcessId(),
-                                   session.getState().cStr(),
-                                   session.getMemoryDifference(),
-                                   {}});
+        SessionStatus& out = status.sessions.emplace_back();
+        out.id = session.getId().cStr();
+        out.device = session.getDevice();
+        out.memory_used_bytes = session.getMemoryUsed();
+        out.memory_quota_bytes = session.getMemoryQuota();
+        out.peer = session.getPeer().cStr();
+        out.process_name = session.getProcessName().cStr();
+        out.process_id = session.getProcessId();
+        out.user_name = session.getUserName().cStr();
+        out.user_id = session.getUserId();
+        out.age_seconds = session.getAgeSeconds();
+        out.worker_process_id = session.getWorkerProcessId();
+        out.state = session.getState().cStr();
+        out.memory_difference_bytes = session.getMemoryDifference();
         for (const auto wait : session.getWaits()) {
-            status.sessions.back().waits.emplace_back(wait.getReason().cStr(), wait.getEntries());
+            out.waits.emplace_back(wait.getReason().cStr(), wait.getEntries());
         }
+        out.tenant = session.getTenant().cStr();
+        out.job = session.getJob().cStr();
+        out.session_class = session.getSessionClass().cStr();
+        out.priority = session.getPriority();
+        for (const auto share : session.getDevices()) {
+            out.devices.push_back({share.getDevice(), share.getMemoryUsed(), share.getMemoryQuota()});
+        }
+        out.bytes_in = session.getBytesIn();
+        out.bytes_out = session.getBytesOut();
+        out.hostname = session.getHostname().cStr();
+    }
+    for (const auto waiting : in.getWaiting()) {
+        status.queue.push_back({waiting.getPosition(), waiting.getTenant().cStr(), waiting.getPeer().cStr(),
+                                waiting.getProcessName().cStr(), waiting.getWaitedSeconds(), waiting.getWhy().cStr()});
     }
     return status;
 }
@@ -138,7 +162,7 @@ Result<Exchanged> exchange(const std::string& server, const std::string& token, 
         return endpoint.error();
     }
     const std::string address = endpoint->to_string();
-    const auto choice = endpoint->is_path() ? transport::Choice::shm : transport::Choice::tcp;
+    const auto choice = endpoint->is_path() ? transport::Choice::shm : transport::Choice::automatic;
     auto connection = transport::connect(*endpoint, choice, deadline);
     if (!connection && connection.error().code == ErrorCode::unresolved) {
         return connection.error();

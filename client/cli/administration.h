@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,17 @@ struct DeviceStatus {
     std::string uuid;
     std::uint64_t memory_used_bytes = 0;
     std::uint64_t memory_total_bytes = 0;
+    std::uint64_t memory_promised_bytes = 0;
+    std::optional<int> utilization_percent;
+    std::optional<int> temperature_celsius;
+    std::uint32_t waiting = 0;  // requests in the queue that may get it
+    std::string session_class;  // of the sessions on it; empty: none
+};
+
+struct DeviceShare {
+    std::uint32_t device = 0;
+    std::uint64_t memory_used_bytes = 0;
+    std::uint64_t memory_quota_bytes = 0;  // 0: none
 };
 
 struct SessionStatus {
@@ -38,6 +50,24 @@ struct SessionStatus {
     std::string state;
     std::int64_t memory_difference_bytes = 0;  // that NVML shows beyond the account; 0: none, or not known
     std::vector<std::pair<std::string, std::uint32_t>> waits;  // reasons, and how many entries wait for each
+    std::string tenant;
+    std::string job;  // empty: one of its own
+    std::string session_class;
+    std::uint32_t priority = 0;
+    std::vector<DeviceShare> devices;  // in the session's order
+    std::uint64_t bytes_in = 0;        // copied from its client to devices
+    std::uint64_t bytes_out = 0;
+    std::string hostname;
+};
+
+// A request that waits for room.
+struct WaitingRequest {
+    std::uint32_t position = 0;
+    std::string tenant;
+    std::string peer;
+    std::string process_name;
+    std::uint64_t waited_seconds = 0;
+    std::string why;
 };
 
 struct ServerStatus {
@@ -52,6 +82,7 @@ struct ServerStatus {
     bool stock_contexts = false;  // each ready worker holds a context's device memory
     std::vector<DeviceStatus> devices;
     std::vector<SessionStatus> sessions;
+    std::vector<WaitingRequest> queue;
 };
 
 // `server`: HOST[:PORT] or unix:/PATH.

@@ -65,6 +65,19 @@ std::string waits_of(const SessionStatus& session) {
     return out;
 }
 
+// "0,3": the server's numbers, in the session's order.
+std::string devices_of(const SessionStatus& session) {
+    std::string out;
+    for (const DeviceShare& share : session.devices) {
+        out += fmt::format("{}{}", out.empty() ? "" : ",", share.device);
+    }
+    return out.empty() ? "-" : out;
+}
+
+nlohmann::ordered_json or_null(const std::optional<int>& value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+}
+
 }  // namespace
 
 std::string status_table(const ServerStatus& status) {
@@ -79,24 +92,31 @@ std::string status_table(const ServerStatus& status) {
                                 status.stock_contexts ? ", with a context on a device" : ""));
     }
     out += line("");
-    constexpr auto kDevice = "{:<6}  {:<24}  {:<24}  {}";
-    out += line(fmt::format(kDevice, "DEVICE", "NAME", "MEMORY USED / TOTAL", "UUID"));
+    constexpr auto kDevice = "{:<6}  {:<24}  {:<21}  {:>9}  {:>5}  {:>5}  {:<9}  {:>5}";
+    out += line(
+        fmt::format(kDevice, "DEVICE", "NAME", "MEMORY USED / TOTAL", "PROMISED", "BUSY", "TEMP", "CLASS", "QUEUE"));
     for (const auto& device : status.devices) {
         out += line(fmt::format(kDevice, device.index, cut(device.name, 24),
-                                cut(memory(device.memory_used_bytes, device.memory_total_bytes), 24),
-                                cut(device.uuid, 40)));
+                                cut(memory(device.memory_used_bytes, device.memory_total_bytes), 21),
+                                format_bytes(device.memory_promised_bytes),
+                                device.utilization_percent ? fmt::format("{}%", *device.utilization_percent) : "-",
+                                device.temperature_celsius ? fmt::format("{} C", *device.temperature_celsius) : "-",
+                                device.session_class.empty() ? "-" : device.session_class, device.waiting));
     }
     if (status.devices.empty()) {
         out += line("none: the driver found no device");
     }
     out += line("");
-    constexpr auto kSession = "{:<16}  {:<6}  {:<23}  {:<21}  {:<16}  {:>6}";
-    out += line(fmt::format(kSession, "SESSION", "DEVICE", "MEMORY USED / TOTAL", "PEER", "PROCESS", "AGE"));
+    constexpr auto kSession = "{:<16}  {:<12}  {:<5}  {:<21}  {:<14}  {:<14}  {:>6}";
+    out += line(fmt::format(kSession, "SESSION", "TENANT", "GPUS", "MEMORY USED / TOTAL", "PEER", "PROCESS", "AGE"));
     for (const auto& session : status.sessions) {
-        out += line(fmt::format(kSession, cut(session.id, 16), session.device,
-                                cut(memory(session.memory_used_bytes, session_total(status, session)), 23),
-                                cut(without_transport(session.peer), 21), cut(session.process_name, 16),
+        out += line(fmt::format(kSession, cut(session.id, 16), cut(session.tenant, 12), cut(devices_of(session), 5),
+                                cut(memory(session.memory_used_bytes, session_total(status, session)), 21),
+                                cut(without_transport(session.peer), 14), cut(session.process_name, 14),
                                 age(session.age_seconds)));
+        if (session.session_class == "exclusive") {
+            out += line("  exclusive");
+        }
         if (const auto difference = session.memory_difference_bytes; difference != 0) {
             out += line(fmt::format("  NVML shows {} {} than is accounted for",
                                     format_bytes(static_cast<std::uint64_t>(std::abs(difference))),
@@ -108,6 +128,17 @@ std::string status_table(const ServerStatus& status) {
     }
     if (status.sessions.empty()) {
         out += line("none");
+    }
+    if (!status.queue.empty()) {
+        out += line("");
+        constexpr auto kQueue = "{:>5}  {:<14}  {:<14}  {:<12}  {:>6}  {}";
+        out += line(fmt::format(kQueue, "QUEUE", "TENANT", "PEER", "PROCESS", "WAITED", "FOR"));
+        for (const auto& waiting : status.queue) {
+            out += line(cut(
+                fmt::format(kQueue, waiting.position, cut(waiting.tenant, 14), cut(without_transport(waiting.peer), 14),
+                            cut(waiting.process_name, 12), age(waiting.waited_seconds), waiting.why),
+                100));
+        }
     }
     return out;
 }
@@ -127,7 +158,12 @@ std::string status_json(const ServerStatus& status) {
                                    {"name", device.name},
                                    {"uuid", device.uuid},
                                    {"memory_used_bytes", device.memory_used_bytes},
-                                   {"memory_total_bytes", device.memory_total_bytes}});
+                                   {"memory_total_bytes", device.memory_total_bytes},
+                                   {"memory_promised_bytes", device.memory_promised_bytes},
+                                   {"utilization_percent", or_null(device.utilization_percent)},
+                                   {"temperature_celsius", or_null(device.temperature_celsius)},
+                                   {"class", device.session_class},
+                                   {"waiting", device.waiting}});
     }
     json["sessions"] = nlohmann::ordered_json::array();
     for (const auto& session : status.sessions) {
@@ -143,7 +179,20 @@ std::string status_json(const ServerStatus& status) {
                                     {"user_id", session.user_id},
                                     {"age_seconds", session.age_seconds},
                                     {"worker_process_id", session.worker_process_id},
-                                    {"state", session.state}});
+                                    {"state", session.state},
+                                    {"tenant", session.tenant},
+                                    {"job", session.job},
+                                    {"class", session.session_class},
+                                    {"priority", session.priority},
+                                    {"bytes_in", session.bytes_in},
+                                    {"bytes_out", session.bytes_out},
+                                    {"hostname", session.hostname}});
+        auto& shares = json["sessions"].back()["devices"] = nlohmann::ordered_json::array();
+        for (const DeviceShare& share : session.devices) {
+            shares.push_back({{"device", share.device},
+                              {"memory_used_bytes", share.memory_used_bytes},
+                              {"memory_quota_bytes", share.memory_quota_bytes}});
+        }
         auto& waits = json["sessions"].back()["waits"] = nlohmann::ordered_json::object();
         for (const auto& [reason, entries] : session.waits) {
             waits[reason] = entries;
@@ -151,6 +200,15 @@ std::string status_json(const ServerStatus& status) {
         if (!session.user_name.empty()) {
             json["sessions"].back()["user_name"] = session.user_name;
         }
+    }
+    json["queue"] = nlohmann::ordered_json::array();
+    for (const auto& waiting : status.queue) {
+        json["queue"].push_back({{"position", waiting.position},
+                                 {"tenant", waiting.tenant},
+                                 {"peer", waiting.peer},
+                                 {"process_name", waiting.process_name},
+                                 {"waited_seconds", waiting.waited_seconds},
+                                 {"why", waiting.why}});
     }
     // A peer's text that is not UTF-8 must not make the whole status unreadable.
     return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -37,6 +37,7 @@ struct ServerStatus {
     ready @8 :UInt32;
     withContext @9 :Bool;            # each holds device memory
   }
+  waiting @10 :List(WaitingRequest); # the queue
 }
 
 struct DeviceStatus {
@@ -45,6 +46,11 @@ struct DeviceStatus {
   uuid @2 :Text;
   memoryUsed @3 :UInt64;
   memoryTotal @4 :UInt64;
+  memoryPromised @5 :UInt64;         # to jobs, contexts included; never more than there is, unless the operator allows it
+  utilization @6 :Int16 = -1;        # percent of the time that some kernel ran; -1: not known
+  temperature @7 :Int16 = -1;        # degrees Celsius; -1: not known
+  waiting @8 :UInt32;                # requests in the queue that may get it
+  sessionClass @9 :Text;             # of the sessions on it: shared or exclusive; empty: none
 }
 
 struct SessionStatus {
@@ -62,4 +68,28 @@ struct SessionStatus {
   userId @11 :UInt32;
   memoryDifference @12 :Int64;       # that NVML shows beyond the account and a context; 0: none, or not known
   waits @13 :List(Session.Wait);     # for what its queued work waits; empty: for nothing
+  tenant @14 :Text;
+  job @15 :Text;                     # empty: one of its own
+  sessionClass @16 :Text;            # shared or exclusive
+  priority @17 :UInt32;
+  devices @18 :List(DeviceShare);    # in the session's order
+  bytesIn @19 :UInt64;               # copied from its client to devices
+  bytesOut @20 :UInt64;              # and back
+  hostname @21 :Text;                # of the client
+}
+
+struct DeviceShare {
+  device @0 :UInt32;                 # the server's number
+  memoryUsed @1 :UInt64;             # by this session
+  memoryQuota @2 :UInt64;            # of its job; 0: none
+}
+
+struct WaitingRequest {
+  position @0 :UInt32;               # in the queue, from 1
+  tenant @1 :Text;
+  peer @2 :Text;
+  processName @3 :Text;
+  priority @4 :UInt32;
+  waitedSeconds @5 :UInt64;
+  why @6 :Text;                      # what there is no room for
 }

@@ -58,6 +58,7 @@ struct Assignment {
     job @15 :Text;                   # the tenant's and the job's name
     slot @16 :UInt32;                # the session's place in it
   }
+  grant @17 :Session.Grant;          # what the session got, for Welcome and for Report
 }
 
 struct Report {
@@ -78,4 +79,7 @@ struct Report {
     slot @13 :UInt32;
   }
   waits @14 :List(Session.Wait);     # for what queued work waits; empty: for nothing
+  bytesIn @15 :UInt64;               # copied from the client to devices so far
+  bytesOut @16 :UInt64;              # and back
+  grant @17 :Session.Grant;          # as in Assignment
 }

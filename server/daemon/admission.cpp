@@ -3,12 +3,12 @@
 #include <capnp/serialize.h>
 #include <fmt/format.h>
 #include <kj/exception.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cstring>
 
-#include "common/digest.h"
 #include "common/driver_environment.h"
 #include "common/printable.h"
 #include "common/version.h"
@@ -34,16 +34,6 @@ Refusal refusal(schema::Refused::Reason reason, std::string message) {
     return Refusal{reason, std::move(message)};
 }
 
-// A hash, since the directory's name must not reveal the token.
-std::string tenant_of(std::string_view token) {
-    Digester digester;
-    for (const std::string_view part : {std::string_view("gpupool tenant\n"), token}) {
-        digester.add(std::as_bytes(std::span(part.data(), part.size())));
-    }
-    constexpr std::size_t kDigits = 32;
-    return to_string(digester.finish()).substr(0, kDigits);
-}
-
 Result<std::string> make_job_name(const std::string& tenant, std::string_view job) {
     if (job.size() > kMaxJobBytes ||
         !std::all_of(job.begin(), job.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; })) {
@@ -66,7 +56,8 @@ Quotas requested(const schema::Quota::Reader& quota) {
     return quotas;
 }
 
-std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const AdmissionRules& rules) {
+std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const Identify& identify,
+                                       std::optional<uid_t> local_user) {
     Admission admission;
     // An administration connection sends no records, so their version does not matter to it.
     if (hello.getProtocolVersion() != schema::PROTOCOL_VERSION && !hello.getPurpose().isAdministration()) {
@@ -76,12 +67,24 @@ std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const
                         "version of gpupool on both machines (the server has {})",
                         static_cast<std::uint32_t>(schema::PROTOCOL_VERSION), hello.getProtocolVersion(), version()));
     }
-    if (!rules.tokens.empty() && !token_matches(view(hello.getToken()), rules.tokens)) {
+    const bool administers = hello.getPurpose().isAdministration();
+    const bool is_own = local_user && (*local_user == 0 || *local_user == ::geteuid());
+    if (administers && is_own && hello.getToken().size() == 0) {
+        admission.identity = {policy::Role::administrator, fmt::format("user {}", *local_user)};
+    } else if (!identify) {
+        admission.identity = {policy::Role::anonymous, std::string(policy::kAnonymous)};
+    } else if (auto identity = identify(view(hello.getToken()))) {
+        admission.identity = std::move(*identity);
+    } else {
         return refusal(schema::Refused::Reason::CREDENTIALS,
                        hello.getToken().size() == 0
                            ? "this server asks for a token: set GPUPOOL_TOKEN, or token in the client's configuration"
                            : "the token is not one of this server's: check GPUPOOL_TOKEN, or token in the client's "
                              "configuration");
+    }
+    if (admission.identity.role == policy::Role::administrator && !administers) {
+        return refusal(schema::Refused::Reason::CREDENTIALS,
+                       "an administrator's token starts no sessions: use a tenant's");
     }
     const auto client = hello.getClient();
     admission.client.version = printable(view(client.getVersion()), 32);
@@ -90,7 +93,7 @@ std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const
     admission.client.process_id = client.getProcessId();
     admission.client.user_name = printable(view(client.getUserName()), 64);
     admission.client.user_id = client.getUserId();
-    if (hello.getPurpose().isAdministration()) {
+    if (administers) {
         admission.purpose = Purpose::administration;
         return admission;
     }
@@ -111,14 +114,17 @@ std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const
                        "the client's request is unknown to this server: install the same version of gpupool on "
                        "both machines");
     }
-    admission.tenant =
-        rules.tokens.empty() || rules.one_tenant ? std::string("anonymous") : tenant_of(view(hello.getToken()));
-    const auto job = make_job_name(admission.tenant, view(hello.getPurpose().getSession().getJob()));
+    const auto job = make_job_name(admission.identity.name, view(hello.getPurpose().getSession().getJob()));
     if (!job) {
         return refusal(schema::Refused::Reason::PROTOCOL, job.error().message);
     }
     admission.job = *job;
     admission.memory = requested(hello.getPurpose().getSession().getQuota());
+    auto wishes = messages::read_wishes(hello.getPurpose().getSession());
+    if (!wishes) {
+        return refusal(schema::Refused::Reason::PROTOCOL, wishes.error().message);
+    }
+    admission.wishes = *wishes;
     return admission;
 }
 
@@ -136,15 +142,8 @@ bool secret_matches(std::string_view given, std::string_view secret) {
     return difference == 0;
 }
 
-bool token_matches(std::string_view given, const std::vector<std::string>& tokens) {
-    unsigned matches = 0;
-    for (const auto& token : tokens) {
-        matches |= static_cast<unsigned>(secret_matches(given, token));
-    }
-    return matches != 0;
-}
-
-std::variant<Admission, Refusal> examine_hello(std::span<const std::byte> payload, const AdmissionRules& rules) {
+std::variant<Admission, Refusal> examine_hello(std::span<const std::byte> payload, const Identify& identify,
+                                               std::optional<uid_t> local_user) {
     const auto malformed = [](std::string_view why) {
         return refusal(schema::Refused::Reason::PROTOCOL, fmt::format("the Hello cannot be read: {}", why));
     };
@@ -156,7 +155,7 @@ std::variant<Admission, Refusal> examine_hello(std::span<const std::byte> payloa
     std::memcpy(words.begin(), payload.data(), payload.size());
     try {
         capnp::FlatArrayMessageReader reader(words, supervision::bounded_reader(payload.size()));
-        auto verdict = check(reader.getRoot<schema::Hello>(), rules);
+        auto verdict = check(reader.getRoot<schema::Hello>(), identify, local_user);
         if (auto* admission = std::get_if<Admission>(&verdict)) {
             admission->hello = kj::mv(words);
             // The worker receives a copy. Make one here, to refuse a Hello that cannot be copied.
@@ -197,14 +196,21 @@ void copy_hello(const Admission& admission, schema::Hello::Builder out) {
     session.setNotices(asked.getNotices());
     std::vector<schema::EnvironmentEntry::Reader> kept;
     for (const auto entry : asked.getEnvironment()) {
-        if (kept.size() < kMaxEnvironmentEntries && is_driver_variable(view(entry.getName())) &&
+        const bool replaced = admission.visible_devices && view(entry.getName()) == "CUDA_VISIBLE_DEVICES";
+        if (!replaced && kept.size() < kMaxEnvironmentEntries && is_driver_variable(view(entry.getName())) &&
             entry.getValue().size() <= kMaxEnvironmentValueBytes) {
             kept.push_back(entry);
         }
     }
-    auto environment = session.initEnvironment(static_cast<unsigned>(kept.size()));
+    const unsigned added = admission.visible_devices ? 1 : 0;
+    auto environment = session.initEnvironment(static_cast<unsigned>(kept.size()) + added);
     for (unsigned i = 0; i < kept.size(); ++i) {
         environment.setWithCaveats(i, kept[i]);
+    }
+    if (admission.visible_devices) {
+        auto entry = environment[static_cast<unsigned>(kept.size())];
+        entry.setName("CUDA_VISIBLE_DEVICES");
+        entry.setValue(admission.visible_devices->c_str());
     }
 }
 

@@ -8,10 +8,13 @@
 
 #include <capnp/common.h>
 #include <kj/array.h>
+#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,8 +22,10 @@
 #include <vector>
 
 #include "common/quotas.h"
+#include "protocol/messages/session.h"
 #include "protocol/schema/session.capnp.h"
 #include "protocol/schema/supervision.capnp.h"
+#include "server/policy/tokens.h"
 
 namespace gpupool::daemon {
 
@@ -52,21 +57,22 @@ struct Admission {
     ClientFacts client;
     LaneClaim lane;                // for Purpose::lane
     Quotas memory;                 // requested
+    policy::Identity identity;     // whose token it has; its name is a directory's as well
+    messages::Wishes wishes;       // beside memory
     std::string job;               // that the session belongs to, with the tenant's name; empty: one of its own
-    std::string tenant;            // directory name: one per credential, or one for all clients if none is needed
     kj::Array<capnp::word> hello;  // the received message, for the Assignment
+    // The value of CUDA_VISIBLE_DEVICES for the session, in place of the client's, if it does not get all GPUs.
+    std::optional<std::string> visible_devices;
 };
 
-struct AdmissionRules {
-    std::vector<std::string> tokens;  // empty: anyone may connect
-    bool one_tenant = false;          // whatever the token
-};
+// The owner of a token; nullopt: it is not one of this server's. Not set: anyone may connect.
+using Identify = std::function<std::optional<policy::Identity>(std::string_view token)>;
 
-// Reads and checks the payload of a hello frame.
-std::variant<Admission, Refusal> examine_hello(std::span<const std::byte> payload, const AdmissionRules& rules);
+// Reads and checks the payload of a hello frame. `local_user`: the user at the other end, if the
+// connection is of this host. Root and the server's own user administer it without a token.
+std::variant<Admission, Refusal> examine_hello(std::span<const std::byte> payload, const Identify& identify,
+                                               std::optional<uid_t> local_user = std::nullopt);
 
-// Whether `given` is one of `tokens`. Compares in constant time.
-bool token_matches(std::string_view given, const std::vector<std::string>& tokens);
 // Compares one secret in constant time. An empty `secret` matches nothing.
 bool secret_matches(std::string_view given, std::string_view secret);
 

@@ -12,12 +12,15 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <span>
 #include <sstream>
 
 #include "common/environment.h"
 #include "common/files.h"
+#include "common/hash.h"
 #include "common/log.h"
 #include "common/units.h"
+#include "server/policy/policy.h"
 #include "server/supervision/runtime_directory.h"
 
 namespace gpupool::daemon {
@@ -173,32 +176,6 @@ Setter optional_bytes(std::optional<std::uint64_t>& target) {
     };
 }
 
-Status check_token(const std::string& token) {
-    if (token.size() < kMinTokenBytes || token.size() > kMaxTokenBytes) {
-        return Error{ErrorCode::invalid_input,
-                     fmt::format("a token must have {} to {} characters", kMinTokenBytes, kMaxTokenBytes)};
-    }
-    return {};
-}
-
-Setter token_list(std::vector<std::string>& target) {
-    return [&target](const toml::node& node) -> Status {
-        const auto* list = node.as_array();
-        if (list == nullptr || list->size() > kMaxTokens) {
-            return expected("a list of strings");
-        }
-        for (const auto& entry : *list) {
-            const auto value = entry.value_exact<std::string>();
-            if (!value) {
-                return expected("a list of strings");
-            }
-            GPUPOOL_TRY(check_token(*value));
-            target.push_back(*value);
-        }
-        return {};
-    };
-}
-
 std::string place(const std::string& path, const toml::source_region& where) {
     return fmt::format("{}:{}", path, where.begin.line);
 }
@@ -207,6 +184,9 @@ std::string place(const std::string& path, const toml::source_region& where) {
 Status apply(const std::string& path, const toml::table& table, const std::string& prefix, const Keys& keys) {
     for (const auto& [key, node] : table) {
         const std::string name = prefix + std::string(key.str());
+        if (prefix.empty() && policy::Policy::owns(name)) {
+            continue;  // read with the policy
+        }
         const auto setter = keys.find(name);
         if (setter != keys.end()) {
             if (const auto set = setter->second(node); !set) {
@@ -232,12 +212,11 @@ Keys keys_of(Config& config) {
         {"log_file", text(config.log_file)},
         {"runtime_directory", text(config.runtime_directory)},
         {"worker", text(config.worker)},
+        {"state_directory", text(config.state_directory)},
         {"stock.workers", optional_number(config.stock_workers, 0, kMaxStock)},
         {"stock.contexts", yes_or_no(config.stock_contexts)},
         {"images.directory", text(config.image_directory)},
         {"images.limit", bytes(config.image_limit_bytes)},
-        {"auth.tokens", token_list(config.tokens)},
-        {"auth.token_file", text(config.token_file)},
         {"limits.sessions", number(config.max_sessions, 1, 100000)},
         {"limits.handshakes", number(config.max_handshakes, 1, 4096)},
         {"limits.handshake_timeout_ms", duration(config.handshake_timeout, 10)},
@@ -304,7 +283,10 @@ Status read_config_file(const std::string& path, Config& config) {
         return Error{ErrorCode::invalid_input,
                      fmt::format("{}: {}", place(path, problem.source()), problem.description())};
     }
-    return apply(path, parsed.table(), "", keys_of(config));
+    config.file = path;
+    GPUPOOL_TRY(apply(path, parsed.table(), "", keys_of(config)));
+    const auto policy = policy::Policy::parse(*text, path);  // only to check it: the tenancy reads it
+    return policy ? Status() : policy.error();
 }
 
 namespace {
@@ -375,40 +357,42 @@ Status set_up_log(const Config& config) {
     return {};
 }
 
-Status read_token_file(Config& config) {
-    if (config.token_file.empty()) {
+namespace {
+
+std::string default_state_directory() {
+    if (::geteuid() == 0) {
+        return "/var/lib/gpupool";
+    }
+    if (const auto state = environment::text("XDG_STATE_HOME"); state && state->starts_with('/')) {
+        return *state + "/gpupool";
+    }
+    const auto home = environment::text("HOME");
+    return home && home->starts_with('/') ? *home + "/.local/state/gpupool" : std::string();
+}
+
+}  // namespace
+
+std::string runtime_name(const transport::Endpoint& address) {
+    return address.is_path() ? fmt::format("unix-{:016x}", fingerprint(std::as_bytes(std::span(address.path))).low)
+                             : fmt::to_string(address.port);
+}
+
+Status choose_state_directory(Config& config) {
+    if (config.state_directory == "off") {
+        config.state_directory.clear();
         return {};
     }
-    auto text = read_named_file("token file", config.token_file, 64u << 20);
-    if (!text) {
-        return text.error();
+    if (config.state_directory.empty()) {
+        // A server for each address. One at a free port has another address the next time.
+        const auto address = transport::Endpoint::parse(config.listen.front(), transport::kDefaultPort);
+        const std::string base = default_state_directory();
+        if (address && !base.empty() && (address->is_path() || address->port != 0)) {
+            config.state_directory = base + "/" + runtime_name(*address);
+        }
     }
-    std::istringstream file(std::move(*text));
-    struct stat facts {};
-    if (::stat(config.token_file.c_str(), &facts) == 0 && S_ISREG(facts.st_mode) && (facts.st_mode & 0044) != 0) {
-        log::warn("the token file {} can be read by others: chmod 600 it", config.token_file);
-    }
-    std::string line;
-    for (std::size_t number = 1; std::getline(file, line); ++number) {
-        while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back())) != 0) {
-            line.pop_back();
-        }
-        if (line.empty() || line.front() == '#') {
-            continue;
-        }
-        if (const auto good = check_token(line); !good) {
-            return good.error().within(fmt::format("{}:{}", config.token_file, number));
-        }
-        if (config.tokens.size() >= kMaxTokens) {
-            return Error{ErrorCode::limit_exceeded,
-                         fmt::format("{}: at most {} tokens are allowed", config.token_file, kMaxTokens)};
-        }
-        config.tokens.push_back(line);
-    }
-    if (config.tokens.empty()) {
+    if (!config.state_directory.empty() && !config.state_directory.starts_with('/')) {
         return Error{ErrorCode::invalid_input,
-                     fmt::format("{} contains no token: write one per line, or remove token_file to let anyone connect",
-                                 config.token_file)};
+                     fmt::format("state_directory: {} does not begin with /", config.state_directory)};
     }
     return {};
 }

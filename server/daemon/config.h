@@ -36,8 +36,9 @@ struct Config {
 
     bool one_tenant = false;  // all sessions belong to one tenant, whatever their tokens
 
-    std::vector<std::string> tokens;  // empty: anyone may connect
-    std::string token_file;           // further tokens, one per line
+    std::string file;             // the configuration file, which has the policy as well; empty: none
+    std::string token_file;       // of the command line: tokens, one per line, in place of auth.token_file
+    std::string state_directory;  // empty: choose_state_directory(); "off": tenants, usage and changes are not kept
 
     std::size_t max_sessions = 64;
     std::size_t max_handshakes = 64;  // pending connections
@@ -71,8 +72,11 @@ Result<std::uint64_t> parse_image_limit(const std::string& text);
 // Reads a TOML file over `config`. Refuses unknown keys and values of the wrong type.
 Status read_config_file(const std::string& path, Config& config);
 
-// Reads `config.token_file`, if any, into `config.tokens`.
-Status read_token_file(Config& config);
+// The next daemon at the same address uses the same name.
+std::string runtime_name(const transport::Endpoint& address);
+
+// Replaces `state_directory` by the path that it stands for; empty if nothing is kept. Refuses a relative path.
+Status choose_state_directory(Config& config);
 
 // Replaces `image_directory` by the path that it stands for; empty if code images are not kept. Refuses a relative
 // path.

@@ -28,6 +28,7 @@
 #include "server/daemon/loop.h"
 #include "server/daemon/reception.h"
 #include "server/daemon/supervisor.h"
+#include "server/daemon/tenancy.h"
 #include "server/daemon/worker_process.h"
 #include "server/supervision/runtime_directory.h"
 
@@ -123,6 +124,7 @@ Result<Config> make_config(const Options& options) {
         config.daemon_grace = milliseconds(0);
         config.stock_workers = config.stock_workers.value_or(0);
         config.one_tenant = true;
+        config.state_directory = "off";
     }
     return config;
 }
@@ -279,12 +281,6 @@ struct Place {
     supervision::RuntimeDirectory directory;
 };
 
-// The next daemon at the same address uses the same name.
-std::string runtime_name(const transport::Endpoint& address) {
-    return address.is_path() ? fmt::format("unix-{:016x}", fingerprint(std::as_bytes(std::span(address.path))).low)
-                             : fmt::to_string(address.port);
-}
-
 // Without the local listener, clients on this host use TCP, which is slower.
 void listen_locally(Place& place, const transport::Endpoint& address) {
     auto beside = transport::listen_beside(address);
@@ -340,42 +336,54 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
     if (!supervision_listener) {
         return supervision_listener.error();
     }
+    Background background(loop);
+    auto tenancy = Tenancy::open(loop, background, config);
+    if (!tenancy) {
+        return tenancy.error();
+    }
     auto driver = find_driver(config, place.worker, loop, signals);
     if (!driver) {
         return driver.error();
     }
+    GPUPOOL_TRY((*tenancy)->policy()->check_devices(driver->devices.size()));
     log_driver(*driver);
     for (const auto& address : place.addresses) {
-        if (config.tokens.empty() && !is_loopback(address)) {
+        if ((*tenancy)->open_to_all() && !is_loopback(address)) {
             log::warn("anyone who can connect to {} may use the GPUs: list tokens in the configuration", address);
         }
     }
     const std::string addresses = fmt::format("{}", fmt::join(place.addresses, ", "));
-    AdmissionRules rules{config.tokens, config.one_tenant};
     SupervisorParts parts{place.worker,
                           addresses,
                           std::move(driver).value(),
                           std::move(supervision_listener).value(),
                           place.directory.supervision_path(),
                           std::move(lifeline)};
-    Background background(loop);
-    Supervisor supervisor(loop, background, config, std::move(parts));
-    Reception reception(loop, config, std::move(rules), supervisor);
+    Supervisor supervisor(loop, background, config, **tenancy, std::move(parts));
+    Reception reception(
+        loop, config, [&](std::string_view token) { return (*tenancy)->identify(token); }, supervisor);
     signals.send_to([&](int number) { supervisor.handle_signal(number); });
     reception.open(std::move(place.listeners));
     log::info("listening at {}", addresses);
     report_ready(options.ready_descriptor, place.addresses.front());
-    return supervisor.run(reception);
+    const Departure departure = supervisor.run(reception);
+    (*tenancy)->close();
+    return departure;
 }
 
 // --check prints its result to standard output, whatever the log settings.
 Status check(Config& config, const std::string& worker, Loop& loop, Signals& signals) {
     GPUPOOL_TRY(check_hosts(config.listen));
     GPUPOOL_TRY(choose_image_directory(config));
+    const auto policy = policy::Policy::load(config.file, config.token_file);
+    if (!policy) {
+        return policy.error();
+    }
     const auto driver = find_driver(config, worker, loop, signals);
     if (!driver) {
         return driver.error();
     }
+    GPUPOOL_TRY(policy->check_devices(driver->devices.size()));
     std::vector<std::string> lines = describe(*driver);
     if (driver->devices.empty()) {
         lines.emplace_back(kNoDevice);
@@ -395,7 +403,7 @@ Status serve(Config& config, const Options& options, Loop& loop, Signals& signal
             return system_error(fmt::format("descriptor {} is not open", inherited), errno);
         }
     }
-    GPUPOOL_TRY(read_token_file(config));
+    GPUPOOL_TRY(choose_state_directory(config));
     auto worker = find_worker(config.worker);
     if (!worker) {
         return worker.error();

@@ -4,6 +4,7 @@
 #include <capnp/serialize.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <map>
@@ -38,6 +39,18 @@ std::string origin_of(const std::string& peer) {
 
 std::span<const std::byte> bytes_of(const kj::Array<capnp::word>& words) {
     return std::as_bytes(std::span(words.begin(), words.size()));
+}
+
+// The user at the other end of a connection of this host.
+std::optional<uid_t> local_user(const Connection& connection) {
+    sockaddr_storage address{};
+    socklen_t address_bytes = sizeof(address), peer_bytes = sizeof(ucred);
+    ucred peer{};
+    const int socket = connection.native_handle();
+    const bool is_local = ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &address_bytes) == 0 &&
+                          address.ss_family == AF_UNIX &&
+                          ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) == 0;
+    return is_local ? std::optional(peer.uid) : std::nullopt;
 }
 
 // Leaves what the peer has sent for the worker.
@@ -78,14 +91,15 @@ struct Reception::Visitor {
     std::size_t bytes = 0;          // sent of it, or discarded
     Admission admission;
     RequestId request = 0;
-    std::size_t position = 0;  // while it waits
+    Queued place;  // while it waits
+    TimeSource::TimePoint since;
     TimeSource::TimePoint told;
     Watch watch;
     Timer timer;
 };
 
-Reception::Reception(Loop& loop, const Config& config, AdmissionRules rules, SessionHost& host)
-    : loop_(loop), config_(config), rules_(std::move(rules)), host_(host), asking_(loop, [this] { ask_all(); }) {}
+Reception::Reception(Loop& loop, const Config& config, Identify identify, SessionHost& host)
+    : loop_(loop), config_(config), identify_(std::move(identify)), host_(host), asking_(loop, [this] { ask_all(); }) {}
 
 Reception::~Reception() {
     close();
@@ -267,7 +281,7 @@ void Reception::take_hello(Visitor& visitor, const wire::ReceivedFrame& frame) {
         refuse(visitor, {schema::Refused::Reason::PROTOCOL, "the first frame must be a Hello"});
         return;
     }
-    auto verdict = examine_hello(frame.payload, rules_);
+    auto verdict = examine_hello(frame.payload, identify_, local_user(*visitor.connection));
     if (const auto* refusal = std::get_if<Refusal>(&verdict)) {
         refuse(visitor, *refusal);
         return;
@@ -302,13 +316,29 @@ void Reception::ask(Visitor& visitor) {
         refuse(visitor, {schema::Refused::Reason::CAPACITY, "too many sessions wait for a place: try again later"});
         return;
     }
-    visitor.stage = Stage::waiting;
-    if (visitor.position != queued->position) {
-        log::info("{}: waits for a place, at position {}", visitor.peer, queued->position);
-        visitor.position = queued->position;
+    if (std::exchange(visitor.stage, Stage::waiting) != Stage::waiting) {
+        visitor.since = loop_.now();
+    }
+    if (visitor.place.position != queued->position || visitor.place.why.empty()) {
+        log::info("{}: waits for a place, at position {}: {}", visitor.peer, queued->position, queued->why);
         visitor.told = {};
     }
+    visitor.place = *queued;
     check_waiting(visitor);
+}
+
+std::optional<WaitingRequest> Reception::waiting(RequestId request) const {
+    const auto found = std::find_if(visitors_.begin(), visitors_.end(), [&](const auto& visitor) {
+        return visitor->stage == Stage::waiting && visitor->request == request;
+    });
+    if (found == visitors_.end()) {
+        return std::nullopt;
+    }
+    const Visitor& visitor = **found;
+    const auto waited = std::chrono::duration_cast<std::chrono::seconds>(loop_.now() - visitor.since);
+    return WaitingRequest{visitor.place.position, visitor.admission.identity.name,
+                          visitor.peer,           visitor.admission.client.process_name,
+                          visitor.place.why,      static_cast<std::uint64_t>(waited.count())};
 }
 
 void Reception::ask_again() {
@@ -344,10 +374,9 @@ void Reception::check_waiting(Visitor& visitor) {
 
 bool Reception::tell_position(Visitor& visitor) {
     visitor.told = loop_.now();
-    capnp::MallocMessageBuilder message;
-    message.initRoot<schema::Control>().initQueued().setPosition(static_cast<std::uint32_t>(visitor.position));
-    return wire::write_frame_now(*visitor.connection, wire::FrameType::control,
-                                 bytes_of(capnp::messageToFlatArray(message)));
+    return wire::write_frame_now(
+        *visitor.connection, wire::FrameType::control,
+        messages::waiting_payload({visitor.place.position, visitor.place.length, visitor.place.why}));
 }
 
 void Reception::take_request(Visitor& visitor, const wire::ReceivedFrame& frame) {

@@ -38,9 +38,17 @@ namespace gpupool::daemon {
 struct Admitted {};
 struct Queued {
     std::size_t position = 1;  // of the request among those that wait
+    std::size_t length = 1;    // how many wait
+    std::string why;           // what there is no room for
 };
 using Verdict = std::variant<Admitted, Queued, Refusal>;
 using RequestId = std::uint64_t;
+// One that waits, for the status.
+struct WaitingRequest {
+    std::size_t position = 0;
+    std::string tenant, peer, process_name, why;
+    std::uint64_t waited_seconds = 0;
+};
 // The payload of a Control frame, or why there is none.
 using Answer = std::variant<std::vector<std::byte>, Refusal>;
 
@@ -50,8 +58,9 @@ class SessionHost {
     virtual ~SessionHost() = default;
 
     // Starts a session or adds a lane to one: takes `connection` if it keeps it. Otherwise says that the request waits,
-    // to be repeated after Reception::ask_again(), or why it is refused. `request` is the same each time.
-    virtual Verdict admit(std::unique_ptr<transport::Connection>& connection, const Admission& admission,
+    // to be repeated after Reception::ask_again(), or why it is refused. `request` is the same each time. Sets
+    // Admission::visible_devices.
+    virtual Verdict admit(std::unique_ptr<transport::Connection>& connection, Admission& admission,
                           RequestId request) = 0;
     // A request that waited is over: its client has left.
     virtual void withdraw(RequestId request) = 0;
@@ -64,7 +73,7 @@ class SessionHost {
 
 class Reception {
   public:
-    Reception(Loop& loop, const Config& config, AdmissionRules rules, SessionHost& host);
+    Reception(Loop& loop, const Config& config, Identify identify, SessionHost& host);
     ~Reception();
     Reception(const Reception&) = delete;
 
@@ -74,6 +83,8 @@ class Reception {
     void receive(std::unique_ptr<transport::Connection> connection);
     // Asks the host again, soon, about all sessions that wait, in the order of their arrival.
     void ask_again();
+    // What is known of a request that waits.
+    [[nodiscard]] std::optional<WaitingRequest> waiting(RequestId request) const;
     // Stops accepting and closes all connections.
     void close();
 
@@ -109,7 +120,7 @@ class Reception {
 
     Loop& loop_;
     const Config& config_;
-    const AdmissionRules rules_;
+    const Identify identify_;
     SessionHost& host_;
     RequestId last_request_ = 0;
     std::list<std::unique_ptr<Door>> doors_;

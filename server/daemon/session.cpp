@@ -61,6 +61,15 @@ Result<WorkerReport> read_report(const supervision::Message& message) {
         report.holds_context = in.getContext();
         report.job = text(in.getAccount().getJob());
         report.account_slot = in.getAccount().getSlot();
+        report.bytes_in = in.getBytesIn();
+        report.bytes_out = in.getBytesOut();
+        if (in.hasGrant()) {
+            auto grant = messages::read_grant(in.getGrant());
+            if (!grant) {
+                return grant.error();
+            }
+            report.grant = std::move(*grant);
+        }
         if (report.session_id.empty() || in.getMemoryUsed().size() > kMaxReportedDevices ||
             in.getDeviceUuids().size() > kMaxReportedDevices || in.getWaits().size() > kMaxReportedWaits ||
             token.size() > kMaxReportedTokenBytes) {

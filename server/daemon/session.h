@@ -20,11 +20,12 @@
 
 #include "common/result.h"
 #include "common/unique_fd.h"
+#include "protocol/messages/session.h"
 #include "protocol/transport/connection.h"
-#include "server/daemon/accounts.h"
 #include "server/daemon/admission.h"
 #include "server/daemon/lifetime.h"
 #include "server/daemon/loop.h"
+#include "server/daemon/places.h"
 #include "server/daemon/stock.h"
 #include "server/supervision/message_socket.h"
 
@@ -45,6 +46,8 @@ struct WorkerReport {
     bool holds_context = false;  // only reported by a worker in stock
     std::string job;             // of its account
     std::size_t account_slot = 0;
+    std::uint64_t bytes_in = 0, bytes_out = 0;  // copied to devices and back so far
+    messages::Grant grant;
 };
 
 // How much more memory NVML shows of a worker's process than is accounted for.
@@ -72,7 +75,7 @@ struct Session {
     UniqueFd pidfd;
     supervision::MessageSocket link;
     std::unique_ptr<transport::Connection> connection;
-    Accounts::Place place;  // in its job's account
+    Places::Place place;
     MemoryDifference memory_difference;
 
     Lifetime life;

@@ -16,7 +16,8 @@ namespace {
 
 // A session's texts are bounded by printable(), so this many sessions fit into a frame's payload.
 constexpr std::size_t kMaxSessionBytes = 1024;
-constexpr std::size_t kMaxListedSessions = wire::kMaxPayloadBytes / kMaxSessionBytes - 256;
+constexpr std::size_t kMaxListedWaiting = 256;
+constexpr std::size_t kMaxListedSessions = wire::kMaxPayloadBytes / kMaxSessionBytes - 256 - kMaxListedWaiting;
 
 std::uint64_t seconds(TimeSource::Duration duration) {
     return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(duration).count());
@@ -61,7 +62,21 @@ void describe_session(const Session& session, const std::vector<ProbedDevice>& d
     for (const auto bytes : report.memory_used_bytes) {
         total += bytes;
     }
+    const policy::Grant& grant = session.place.grant();
     out.setId(report.session_id.c_str());
+    out.setTenant(grant.tenant.c_str());
+    out.setJob(grant.job.find(kOwnJob) == std::string::npos ? grant.job.c_str() : "");
+    out.setSessionClass(std::string(name_of(grant.session_class)).c_str());
+    out.setPriority(static_cast<std::uint32_t>(grant.priority));
+    out.setBytesIn(report.bytes_in);
+    out.setBytesOut(report.bytes_out);
+    out.setHostname(report.client.hostname.c_str());
+    auto shares = out.initDevices(static_cast<unsigned>(grant.seen.size()));
+    for (unsigned i = 0; i < grant.seen.size(); ++i) {
+        shares[i].setDevice(static_cast<std::uint32_t>(grant.seen[i]));
+        shares[i].setMemoryUsed(used_on(session, printable(devices[grant.seen[i]].uuid)));
+        shares[i].setMemoryQuota(session.place.taken() ? session.place.quota_bytes(grant.seen[i]) : 0);
+    }
     out.setDevice(static_cast<std::uint32_t>(device_of(session, devices)));
     out.setMemoryUsed(total);
     out.setMemoryQuota(report.memory_quota_bytes);
@@ -84,7 +99,11 @@ void describe_session(const Session& session, const std::vector<ProbedDevice>& d
 }  // namespace
 
 std::vector<std::byte> make_status_message(const ServerFacts& server,
-                                           const std::map<std::string, std::unique_ptr<Session>>& sessions) {
+                                           const std::map<std::string, std::unique_ptr<Session>>& sessions,
+                                           const std::vector<WaitingRequest>& waiting) {
+    const auto shown = [&](const Session& session) {
+        return !session.in_stock && (!server.tenant || session.place.grant().tenant == *server.tenant);
+    };
     capnp::MallocMessageBuilder message;
     auto status = message.initRoot<schema::Control>().initStatus();
     status.setVersion(version());
@@ -96,9 +115,20 @@ std::vector<std::byte> make_status_message(const ServerFacts& server,
     for (unsigned i = 0; i < server.driver.devices.size(); ++i) {
         const auto& device = server.driver.devices[i];
         std::uint64_t used = 0;
+        bool on_it = false;
         for (const auto& [id, session] : sessions) {
-            used += used_on(*session, printable(device.uuid));
+            const auto& seen = session->place.grant().seen;
+            const bool counts = !server.tenant || shown(*session);
+            used += counts ? used_on(*session, printable(device.uuid)) : 0;
+            on_it = on_it || (shown(*session) && std::find(seen.begin(), seen.end(), i) != seen.end());
         }
+        const NvmlReadings::Device reading =
+            server.nvml == nullptr ? NvmlReadings::Device() : server.nvml->device(device.uuid);
+        devices[i].setUtilization(static_cast<std::int16_t>(reading.utilization_percent));
+        devices[i].setTemperature(static_cast<std::int16_t>(reading.temperature_celsius));
+        devices[i].setMemoryPromised(server.tenant ? 0 : server.pool->promised_bytes(i));
+        devices[i].setWaiting(static_cast<std::uint32_t>(waiting.size()));
+        devices[i].setSessionClass(!on_it ? "" : server.pool->is_exclusive(i) ? "exclusive" : "shared");
         devices[i].setIndex(i);
         devices[i].setName(printable(device.name).c_str());
         devices[i].setUuid(printable(device.uuid).c_str());
@@ -109,8 +139,10 @@ std::vector<std::byte> make_status_message(const ServerFacts& server,
     std::uint32_t ready = 0;
     bool with_context = false;
     for (const auto& [id, session] : sessions) {
-        if (!session->in_stock) {
+        if (shown(*session)) {
             taken.push_back(session.get());
+        } else if (!session->in_stock) {
+            continue;
         } else if (session->life.state() == WorkerState::ready) {
             ++ready;
             with_context = with_context || session->report.holds_context;
@@ -123,6 +155,16 @@ std::vector<std::byte> make_status_message(const ServerFacts& server,
     auto list = status.initSessions(static_cast<unsigned>(taken.size()));
     for (unsigned i = 0; i < taken.size(); ++i) {
         describe_session(*taken[i], server.driver.devices, list[i]);
+    }
+    const auto queue = status.initWaiting(static_cast<unsigned>(std::min(waiting.size(), kMaxListedWaiting)));
+    for (unsigned i = 0; i < queue.size(); ++i) {
+        auto entry = status.getWaiting()[i];
+        entry.setPosition(static_cast<std::uint32_t>(waiting[i].position));
+        entry.setTenant(waiting[i].tenant.c_str());
+        entry.setPeer(waiting[i].peer.c_str());
+        entry.setProcessName(waiting[i].process_name.c_str());
+        entry.setWaitedSeconds(waiting[i].waited_seconds);
+        entry.setWhy(waiting[i].why.c_str());
     }
     const auto words = capnp::messageToFlatArray(message);
     const auto bytes = words.asBytes();

@@ -10,8 +10,8 @@
 
 #include "common/log.h"
 #include "common/processors.h"
+#include "protocol/messages/session.h"
 #include "protocol/schema/control.capnp.h"
-#include "server/daemon/status_message.h"
 
 namespace gpupool::daemon {
 
@@ -39,7 +39,7 @@ Status describe(Session& session, const transport::Connection& connection, const
     report.state = "starting";
     report.peer = connection.peer();
     report.client = admission.client;
-    report.memory_quota_bytes = session.place.quota_bytes();
+    report.memory_quota_bytes = session.place.largest_quota_bytes();
     report.max_lanes = max_lanes;
     const auto token = make_session_token();
     if (!token) {
@@ -51,6 +51,11 @@ Status describe(Session& session, const transport::Connection& connection, const
     return {};
 }
 
+messages::Grant grant_message(const policy::Grant& grant) {
+    return {grant.tenant, std::vector<std::uint32_t>(grant.devices.begin(), grant.devices.end()), grant.memory_bytes,
+            grant.session_class, grant.priority};
+}
+
 void log_start(const Session& session, const char* origin) {
     const auto& report = session.report;
     log::info("session {}: {} ({} on {}), worker {}{}", report.session_id, report.peer, report.client.process_name,
@@ -59,17 +64,25 @@ void log_start(const Session& session, const char* origin) {
 
 }  // namespace
 
-Supervisor::Supervisor(Loop& loop, Background& background, const Config& config, SupervisorParts parts)
+Supervisor::Supervisor(Loop& loop, Background& background, const Config& config, Tenancy& tenancy,
+                       SupervisorParts parts)
     : loop_(loop),
       config_(config),
+      tenancy_(tenancy),
       parts_(std::move(parts)),
       plan_(config.stock_workers.value_or(parts_.driver.kind == "software" ? 0 : 1), loop.clock()),
       stock_timer_(loop, [this] { tend_stock(); }),
-      places_(config, parts_.driver, config.stock_contexts ? plan_.size() : 0),
+      places_(loop, parts_.driver, config.stock_contexts ? plan_.size() : 0, tenancy.policy(),
+              [this] {
+                  if (reception_ != nullptr) {
+                      reception_->ask_again();
+                  }
+              }),
       listener_watch_(loop),
       lifeline_watch_(loop) {
-    if (config.session_memory.any()) {
-        process_memory_ = std::make_unique<ProcessMemory>(loop, background);
+    tenancy.on_change([this] { apply_policy(); });
+    if (!config.one_tenant) {  // a daemon for one program has no administrator
+        nvml_ = std::make_unique<NvmlReadings>(loop, background);
     }
 }
 
@@ -90,7 +103,10 @@ Departure Supervisor::run(Reception& reception) {
 void Supervisor::handle_signal(int number) {
     switch (number) {
         case SIGCHLD: reap_children(); break;
-        case SIGHUP: reload(); break;
+        case SIGHUP:  // of an operator, or because the terminal is closed that the daemon was started from
+            log::info("received SIGHUP: reading the policy again");
+            tenancy_.reload();
+            break;
         case SIGUSR1: hand_on(); break;
         default:
             if (!stopping_) {
@@ -104,9 +120,8 @@ void Supervisor::handle_signal(int number) {
     }
 }
 
-// A daemon that was started from a terminal gets SIGHUP as well, when the terminal is closed, and outlives it.
-void Supervisor::reload() {
-    log::info("received SIGHUP: there is nothing to read again");
+void Supervisor::apply_policy() {
+    places_.set_policy(tenancy_.policy());
 }
 
 void Supervisor::hand_on() {
@@ -151,22 +166,34 @@ void Supervisor::end_if_empty() {
     }
 }
 
-Verdict Supervisor::admit(std::unique_ptr<transport::Connection>& connection, const Admission& admission,
-                          RequestId request) {
+Verdict Supervisor::admit(std::unique_ptr<transport::Connection>& connection, Admission& admission, RequestId request) {
     if (admission.purpose == Purpose::lane) {
         return admit_lane(*connection, admission.lane);
     }
-    const DriverEnvironment environment = environment_of(admission, parts_.driver.version);
+    DriverEnvironment environment = environment_of(admission, parts_.driver.version);
     const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
-    auto decision = places_.ask(admission, request, session_count(),
-                                visible == environment.end() ? std::nullopt : std::optional(visible->second));
+    auto decision =
+        places_.ask(admission, request, visible == environment.end() ? std::nullopt : std::optional(visible->second));
     if (auto* const refusal = std::get_if<Refusal>(&decision)) {
+        policy::AuditRecord record;
+        record.event = policy::AuditEvent::refused;
+        record.by = "server";
+        record.tenant = admission.identity.name;
+        record.job = admission.job;
+        record.peer = connection->peer();
+        record.reason = refusal->message;
+        tenancy_.audit(std::move(record));
         return std::move(*refusal);
     }
     if (const auto* const queued = std::get_if<Queued>(&decision)) {
         return *queued;
     }
-    return start_session(connection, admission, std::get<Accounts::Place>(std::move(decision)), environment);
+    auto place = std::get<Places::Place>(std::move(decision));
+    if (place.visible_devices()) {
+        admission.visible_devices = place.visible_devices();
+        environment = environment_of(admission, parts_.driver.version);
+    }
+    return start_session(connection, admission, std::move(place), environment);
 }
 
 // Gives the same answer for an unknown session and for a wrong token, so that it reveals neither.
@@ -184,14 +211,14 @@ Verdict Supervisor::admit_lane(const transport::Connection& connection, const La
 }
 
 Verdict Supervisor::start_session(std::unique_ptr<transport::Connection>& connection, const Admission& admission,
-                                  Accounts::Place place, const DriverEnvironment& environment) {
+                                  Places::Place place, const DriverEnvironment& environment) {
     // At once, so that the client does not time out while a driver starts. If the client is gone, its worker will
     // notice.
     wire::write_frame_now(*connection, wire::FrameType::ack, {});
     plan_.note_session(environment);
     if (Session* const waiting = find_in_stock(environment);
         waiting != nullptr && hand_over(*waiting, connection, admission, place)) {
-        log_start(*waiting, " of the stock");
+        begin(*waiting, " of the stock");
     } else if (const Status started = start_worker(connection, admission, std::move(place)); !started) {
         log::error("{}: no session: {}", connection->peer(), started.error().message);
         return Refusal{schema::Refused::Reason::INTERNAL,
@@ -201,8 +228,39 @@ Verdict Supervisor::start_session(std::unique_ptr<transport::Connection>& connec
     return Admitted{};
 }
 
+void Supervisor::begin(Session& session, const char* origin) {
+    log_start(session, origin);
+    const std::string& tenant = session.place.grant().tenant;
+    tenancy_.usage().start_session(session.report.session_id, tenant, tenancy_.now());
+    count_gpus(tenant);
+    audit(policy::AuditEvent::admitted, "tenant " + tenant, session, "");
+}
+
+void Supervisor::count_gpus(const std::string& tenant) {
+    tenancy_.usage().set_gpus(tenant, places_.pool().use_of(tenant).gpus, tenancy_.now());
+}
+
+void Supervisor::audit(policy::AuditEvent event, const std::string& by, const Session& session,
+                       const std::string& reason) {
+    policy::AuditRecord record;
+    record.event = event;
+    record.by = by;
+    record.tenant = session.place.grant().tenant;
+    record.session = session.report.session_id;
+    record.job = session.place.taken() ? session.place.job() : "";
+    record.peer = session.report.peer;
+    record.reason = reason;
+    tenancy_.audit(std::move(record));
+}
+
+void Supervisor::end(Session& session, const std::string& reason) {
+    log::info("session {}: ending it: {}", session.report.session_id, reason);
+    session.send_stop(reason);
+    note(session, WorkerEvent::stop);
+}
+
 bool Supervisor::hand_over(Session& session, std::unique_ptr<transport::Connection>& connection,
-                           const Admission& admission, Accounts::Place& place) {
+                           const Admission& admission, Places::Place& place) {
     session.place = std::move(place);
     Status assigned = describe(session, *connection, admission, config_.max_lanes);
     assigned = assigned ? assign(session, *connection, admission) : assigned;
@@ -219,7 +277,7 @@ bool Supervisor::hand_over(Session& session, std::unique_ptr<transport::Connecti
 }
 
 Status Supervisor::start_worker(std::unique_ptr<transport::Connection>& connection, const Admission& admission,
-                                Accounts::Place place) {
+                                Places::Place place) {
     auto worker = new_worker(WorkerState::starting);
     if (!worker) {
         return worker.error();
@@ -230,7 +288,7 @@ Status Supervisor::start_worker(std::unique_ptr<transport::Connection>& connecti
     GPUPOOL_TRY(assign(session, *connection, admission));
     GPUPOOL_TRY(launch(*worker));
     session.connection = std::move(connection);
-    log_start(session, "");
+    begin(session, "");
     return {};
 }
 
@@ -282,36 +340,15 @@ Status Supervisor::assign(Session& session, const transport::Connection& connect
     assignment.setLogLevel(config_.log_level.c_str());
     auto images = assignment.initImages();
     images.setDirectory(config_.image_directory.c_str());
-    images.setTenant(admission.tenant.c_str());
+    images.setTenant(admission.identity.name.c_str());
     images.setLimitBytes(config_.image_limit_bytes);
     auto account = assignment.initAccount();
     account.setJob(session.place.job().c_str());
     account.setSlot(static_cast<std::uint32_t>(session.place.slot()));
+    messages::write_grant(grant_message(session.place.grant()), assignment.initGrant());
     std::vector<int> descriptors = connection.descriptors();
     descriptors.push_back(session.place.descriptor());
     return session.link.send(message, descriptors);
-}
-
-void Supervisor::answer(const Admission& /*admission*/, std::span<const std::byte> request,
-                        std::function<void(Answer)> reply) {
-    Answer answer =
-        Refusal{schema::Refused::Reason::PROTOCOL,
-                "this server does not know the request: install the same version of gpupool on both machines"};
-    auto words = kj::heapArray<capnp::word>(request.size() / sizeof(capnp::word));
-    std::memcpy(words.begin(), request.data(), words.asBytes().size());
-    try {
-        capnp::FlatArrayMessageReader reader(words, supervision::bounded_reader(request.size()));
-        switch (reader.getRoot<schema::Control>().which()) {
-            case schema::Control::STATUS_REQUEST:
-                answer = make_status_message({parts_.address, parts_.driver, loop_.now() - started_, plan_.size()},
-                                             sessions_);
-                break;
-            default: break;
-        }
-    } catch (const kj::Exception& exception) {
-        log::info("a request cannot be read: {}", exception.getDescription().cStr());
-    }
-    reply(std::move(answer));
 }
 
 }  // namespace gpupool::daemon

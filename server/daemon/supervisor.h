@@ -17,10 +17,11 @@
 #include "common/unique_fd.h"
 #include "server/daemon/config.h"
 #include "server/daemon/loop.h"
+#include "server/daemon/nvml_readings.h"
 #include "server/daemon/places.h"
-#include "server/daemon/process_memory.h"
 #include "server/daemon/reception.h"
 #include "server/daemon/session.h"
+#include "server/daemon/tenancy.h"
 #include "server/daemon/worker_process.h"
 
 namespace gpupool::daemon {
@@ -42,7 +43,7 @@ enum class Departure {
 
 class Supervisor final : public SessionHost {
   public:
-    Supervisor(Loop& loop, Background& background, const Config& config, SupervisorParts parts);
+    Supervisor(Loop& loop, Background& background, const Config& config, Tenancy& tenancy, SupervisorParts parts);
 
     // Runs the loop until SIGTERM or SIGINT (orderly stop), SIGUSR1 (hand on), or the end of the lifeline. Closes
     // `reception` on the way.
@@ -50,8 +51,7 @@ class Supervisor final : public SessionHost {
 
     void handle_signal(int number);
 
-    Verdict admit(std::unique_ptr<transport::Connection>& connection, const Admission& admission,
-                  RequestId request) override;
+    Verdict admit(std::unique_ptr<transport::Connection>& connection, Admission& admission, RequestId request) override;
     void withdraw(RequestId request) override { places_.withdraw(request); }
     void answer(const Admission& admission, std::span<const std::byte> request,
                 std::function<void(Answer)> reply) override;
@@ -69,7 +69,8 @@ class Supervisor final : public SessionHost {
 
     void begin_stop(const std::string& reason);
     void hand_on();
-    void reload();
+    // The policy has changed.
+    void apply_policy();
     // Ends run() once a stop has left nothing.
     void end_if_empty();
 
@@ -80,9 +81,9 @@ class Supervisor final : public SessionHost {
     };
 
     Verdict start_session(std::unique_ptr<transport::Connection>& connection, const Admission& admission,
-                          Accounts::Place place, const DriverEnvironment& environment);
+                          Places::Place place, const DriverEnvironment& environment);
     Status start_worker(std::unique_ptr<transport::Connection>& connection, const Admission& admission,
-                        Accounts::Place place);
+                        Places::Place place);
     Result<NewWorker> new_worker(WorkerState state);
     std::unique_ptr<Session> make_session(const std::string& id, WorkerState state);
     // Starts the worker's process and adds its session. The first message is in the socket before that, so if the
@@ -90,9 +91,24 @@ class Supervisor final : public SessionHost {
     Status launch(NewWorker& worker);
     // Assigns the session to a worker of the stock. Returns false if that fails, and leaves the place.
     bool hand_over(Session& session, std::unique_ptr<transport::Connection>& connection, const Admission& admission,
-                   Accounts::Place& place);
+                   Places::Place& place);
     Verdict admit_lane(const transport::Connection& connection, const LaneClaim& claim);
     Status assign(Session& session, const transport::Connection& connection, const Admission& admission);
+
+    // Ends a session, with a reason for its user.
+    void end(Session& session, const std::string& reason);
+    // supervisor_administration.cpp
+    void serve(const policy::Identity& who, messages::AdministrationRequest request,
+               std::function<void(messages::AdministrationAnswer)> reply);
+    [[nodiscard]] messages::AdministrationAnswer show_limits(const messages::LimitScope& scope) const;
+    void complete(messages::TenantList& list) const;
+    std::vector<std::byte> status_for(const policy::Identity& who);
+    [[nodiscard]] Session* find_session(const std::string& id) const;
+
+    void audit(policy::AuditEvent event, const std::string& by, const Session& session, const std::string& reason);
+    void count_gpus(const std::string& tenant);
+    // A session has got its worker.
+    void begin(Session& session, const char* origin);
 
     std::vector<Session*> stock() const;
     std::size_t session_count() const;
@@ -112,6 +128,7 @@ class Supervisor final : public SessionHost {
     void handle_link(Session& session);
     void take_report(Session& session, WorkerReport report);
     void compare_with_nvml(Session& session) const;
+    void count_usage(const Session& session);
     void lose_link(Session& session, const std::string& why);
     void note(Session& session, WorkerEvent event);
     void check_deadline(const std::string& id);
@@ -122,13 +139,14 @@ class Supervisor final : public SessionHost {
 
     Loop& loop_;
     const Config& config_;
+    Tenancy& tenancy_;
     SupervisorParts parts_;
     const Loop::TimePoint started_ = loop_.now();
     StockPlan plan_;
     Timer stock_timer_;
     Places places_;                                             // before the sessions, which have places in it
     std::map<std::string, std::unique_ptr<Session>> sessions_;  // including the stock
-    std::unique_ptr<ProcessMemory> process_memory_;             // null: accounts are not compared
+    std::unique_ptr<NvmlReadings> nvml_;                        // null: accounts are not compared
     Introductions introductions_;
     Watch listener_watch_, lifeline_watch_;
     Reception* reception_ = nullptr;

@@ -18,6 +18,28 @@ namespace {
 
 constexpr std::size_t kMaxIntroductions = 4096;
 
+// What an earlier daemon granted the session, as its worker remembers it.
+policy::Grant grant_of(const WorkerReport& report, const std::vector<ProbedDevice>& devices) {
+    policy::Grant grant;
+    grant.tenant = report.grant.tenant;
+    grant.job = report.job;
+    for (const std::uint32_t device : report.grant.devices) {
+        if (device < devices.size()) {
+            grant.devices.push_back(device);
+        }
+    }
+    for (std::size_t device = 0; device < devices.size(); ++device) {
+        const auto& uuids = report.device_uuids;
+        if (std::find(uuids.begin(), uuids.end(), devices[device].uuid) != uuids.end()) {
+            grant.seen.push_back(device);
+        }
+    }
+    grant.session_class = report.grant.session_class;
+    grant.priority = report.grant.priority;
+    grant.whole = grant.devices.size() < devices.size();
+    return grant;
+}
+
 std::string describe_end(int status) {
     if (WIFSIGNALED(status)) {
         return fmt::format("signal {}", WTERMSIG(status));
@@ -101,7 +123,7 @@ void Supervisor::adopt(Introduction& introduction, WorkerReport report, UniqueFd
     auto adopted = make_session(id, WorkerState::running);
     adopted->process = introduction.process;
     adopted->link = std::move(introduction.link);
-    auto place = places_.adopt(report.job, report.account_slot, report.device_uuids, std::move(account));
+    auto place = places_.adopt(grant_of(report, parts_.driver.devices), report.account_slot, std::move(account));
     if (place) {
         adopted->place = std::move(*place);
     } else {
@@ -109,6 +131,9 @@ void Supervisor::adopt(Introduction& introduction, WorkerReport report, UniqueFd
     }
     log::info("session {}: adopted from an earlier daemon, worker {}", id, introduction.process);
     Session& session = add(std::move(adopted));
+    const std::string& tenant = session.place.grant().tenant;
+    tenancy_.usage().adopt_session(id, tenant, report.bytes_in, report.bytes_out, tenancy_.now());
+    count_gpus(tenant);
     take_report(session, std::move(report));
     if (stopping_) {
         stop(session);
@@ -177,20 +202,31 @@ void Supervisor::take_report(Session& session, WorkerReport report) {
     }
     session.report = std::move(report);
     compare_with_nvml(session);
+    count_usage(session);
+}
+
+void Supervisor::count_usage(const Session& session) {
+    const WorkerReport& report = session.report;
+    std::uint64_t used = 0;
+    for (const std::uint64_t bytes : report.memory_used_bytes) {
+        used += bytes;
+    }
+    tenancy_.usage().set_memory(report.session_id, used, tenancy_.now());
+    tenancy_.usage().set_copied(report.session_id, report.bytes_in, report.bytes_out, tenancy_.now());
 }
 
 void Supervisor::compare_with_nvml(Session& session) const {
-    if (process_memory_ == nullptr || process_memory_->latest().number == session.memory_difference.snapshot) {
+    if (nvml_ == nullptr || nvml_->latest().number == session.memory_difference.snapshot) {
         return;
     }
-    const ProcessMemory::Snapshot& snapshot = process_memory_->latest();
+    const NvmlReadings::Snapshot& snapshot = nvml_->latest();
     std::int64_t difference = 0;
     const WorkerReport& report = session.report;
     for (const ProbedDevice& device : parts_.driver.devices) {
-        const auto shown = snapshot.bytes.find({device.uuid, session.process});
+        const auto shown = snapshot.readings.bytes.find({device.uuid, session.process});
         const auto place = std::find(report.device_uuids.begin(), report.device_uuids.end(), device.uuid);
         const auto index = static_cast<std::size_t>(place - report.device_uuids.begin());
-        if (shown != snapshot.bytes.end() && index < report.memory_used_bytes.size()) {
+        if (shown != snapshot.readings.bytes.end() && index < report.memory_used_bytes.size()) {
             difference +=
                 static_cast<std::int64_t>(shown->second - report.memory_used_bytes[index] - device.context_bytes);
         }
@@ -268,9 +304,12 @@ void Supervisor::end_session(Session& session, const std::string& how, bool in_o
                       fmt::format("the worker ended ({}) before it took the session: see the server's log", how)});
         session.connection->shutdown();
     }
-    sessions_.erase(id);
+    const std::string tenant = session.place.grant().tenant;
+    audit(policy::AuditEvent::ended, "server", session, in_order ? "its client left" : how);
+    tenancy_.usage().end_session(id, tenancy_.now());
+    sessions_.erase(id);  // its place may go to a request that waits
+    count_gpus(tenant);
     end_if_empty();
-    reception_->ask_again();
     tend_stock();
 }
 

@@ -20,7 +20,7 @@ std::string live_origin(const Scope& scope) {
 }  // namespace
 
 bool Policy::owns(std::string_view table) {
-    constexpr std::array<std::string_view, 3> kTables = {"tenants", "tenant", "placement"};
+    constexpr std::array<std::string_view, 4> kTables = {"auth", "tenants", "tenant", "placement"};
     return std::find(kTables.begin(), kTables.end(), table) != kTables.end();
 }
 

@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include "common/files.h"
@@ -262,6 +263,13 @@ class PolicyReader {
     }
 
     Status read_auth(const toml::table& auth) {
+        constexpr std::array<std::string_view, 3> kKeys = {"administrator_hashes", "tokens", "token_file"};
+        for (const auto& [key, node] : auth) {
+            if (std::find(kKeys.begin(), kKeys.end(), key.str()) == kKeys.end()) {
+                return wrong(
+                    fmt::format("{}:{}: there is no setting auth.{}", path_, key.source().begin.line, key.str()));
+            }
+        }
         if (const toml::node* node = auth.get("administrator_hashes")) {
             GPUPOOL_TRY(read_hashes(*node, "auth.administrator_hashes", {Role::administrator, "administrator"}));
         }
@@ -295,7 +303,7 @@ class PolicyReader {
     Status read_tokens(const std::string& path) {
         const auto text = read_file(path, kMaxTokenFileBytes);
         if (!text || !text->has_value()) {
-            return text ? wrong("there is no file " + path) : text.error();
+            return text ? wrong("cannot read the token file " + path + ": there is no such file") : text.error();
         }
         struct stat facts {};
         if (::stat(path.c_str(), &facts) == 0 && S_ISREG(facts.st_mode) && (facts.st_mode & 0044) != 0) {

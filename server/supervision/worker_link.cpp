@@ -165,6 +165,9 @@ Status WorkerLink::take_assignment(Message received) {
         report.setMaxLanes(assignment_.getMaxLanes());
         report.initAccount().setJob(assignment_.getAccount().getJob());
         report.getAccount().setSlot(assignment_.getAccount().getSlot());
+        if (assignment_.hasGrant()) {
+            report.setGrant(assignment_.getGrant());
+        }
     } catch (const kj::Exception& exception) {
         return Error{ErrorCode::invalid_input,
                      fmt::format("the daemon's Assignment cannot be read: {}", exception.getDescription().cStr())};
@@ -375,6 +378,8 @@ void WorkerLink::send_report() {
         const Lock lock(mutex_);
         values_due_ = false;
         report.setState(state_);
+        report.setBytesIn(copied_->in.load(std::memory_order_relaxed));
+        report.setBytesOut(copied_->out.load(std::memory_order_relaxed));
         auto memory = report.initMemoryUsed(static_cast<unsigned>(memory_used_bytes_.size()));
         for (unsigned i = 0; i < memory_used_bytes_.size(); ++i) {
             memory.set(i, memory_used_bytes_[i]);

@@ -20,6 +20,7 @@
 
 #include <capnp/message.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -30,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/copied_bytes.h"
 #include "common/mutex.h"
 #include "common/result.h"
 #include "common/unique_fd.h"
@@ -91,6 +93,9 @@ class WorkerLink {
     // Reasons for which queued work waits, and how many entries wait for each.
     using Waits = std::vector<std::pair<std::string, std::uint32_t>>;
     void set_waits(Waits waits);
+
+    // What the session copies, for the reports. Any thread.
+    [[nodiscard]] const std::shared_ptr<CopiedBytes>& copied() const { return copied_; }
 
     // Watches a duplicate of the connection's descriptor and calls client_gone.
     Status watch_client(int connection_descriptor);
@@ -156,6 +161,7 @@ class WorkerLink {
     std::string state_ GP_GUARDED_BY(mutex_) = "starting";
     std::vector<std::string> device_uuids_ GP_GUARDED_BY(mutex_);
     std::vector<std::uint64_t> memory_used_bytes_ GP_GUARDED_BY(mutex_);
+    const std::shared_ptr<CopiedBytes> copied_ = std::make_shared<CopiedBytes>();
     Waits waits_ GP_GUARDED_BY(mutex_);
     UniqueFd new_client_ GP_GUARDED_BY(mutex_);
     Clock::time_point process_deadline_ GP_GUARDED_BY(mutex_) = Clock::time_point::max();

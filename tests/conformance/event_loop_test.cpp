@@ -28,8 +28,8 @@ class EventLoops : public ::testing::TestWithParam<Transport> {
         std::vector<std::byte> bytes(most);
         for (;;) {
             const auto received = connection.receive_some(bytes);
-            const auto readiness =
-                received && *received == 0 ? connection.receive_readiness() : Result(Connection::Readiness{});
+            const auto readiness = received && *received == 0 ? connection.receive_readiness()
+                                                              : Result<Connection::Readiness>(Connection::Readiness{});
             if (!received || !readiness) {
                 EXPECT_EQ(received ? readiness.error().code : received.error().code, ErrorCode::closed);
                 return std::nullopt;

@@ -1,5 +1,4 @@
 # The daemon's readers of data from unknown peers (Hello) and from its workers (messages, Report, the probe's output).
 gpupool_fuzz(daemon_fuzz SOURCES daemon_fuzz.cpp LINKS gpupool_daemon)
-# Those of administration, of sessions that wait, and of the policy.
-gpupool_fuzz(messages_fuzz SOURCES messages_fuzz.cpp LINKS gpupool_messages gpupool_policy
-             SEEDS ${CMAKE_CURRENT_SOURCE_DIR}/seeds/policy.toml)
+# Those of administration, of sessions that wait, and the policy's texts.
+gpupool_fuzz(messages_fuzz SOURCES messages_fuzz.cpp LINKS gpupool_messages gpupool_policy)

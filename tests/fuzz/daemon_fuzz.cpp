@@ -65,7 +65,9 @@ std::vector<std::byte> changed(std::vector<std::byte> good, std::span<const std:
 }
 
 void read_hello(std::span<const std::byte> payload) {
-    auto verdict = daemon::examine_hello(payload, {{"a-good-token"}});
+    auto verdict = daemon::examine_hello(payload, [](std::string_view token) {
+        return token == "a-good-token" ? std::optional(policy::Identity{policy::Role::tenant, "fuzz"}) : std::nullopt;
+    });
     if (const auto* admission = std::get_if<daemon::Admission>(&verdict)) {
         // An accepted Hello must stay readable: the supervisor copies it without further checks.
         capnp::MallocMessageBuilder copy;

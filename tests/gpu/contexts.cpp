@@ -439,6 +439,7 @@ void outliving(CUdevice device, Outliving it, const char* how) {
     if (it.source == Source::own_pool) {
         cuuint64_t reserved = 0;  // natively, what cuMemFree has freed stays in the number of used bytes for ever
         DRIVER_OK(cuCtxSynchronize());
+        DRIVER_OK(cuMemPoolTrimTo(it.pool, 0));
         DRIVER_OK(cuMemPoolGetAttribute(it.pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
         check(reserved == 0, "it was freed %s: its pool is empty", how);
         DRIVER_OK(cuMemPoolDestroy(it.pool));

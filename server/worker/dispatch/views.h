@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <tuple>
 
+#include "common/copied_bytes.h"
 #include "server/driver/api.h"
 #include "server/worker/dispatch/answers.h"
 #include "server/worker/gate/gate.h"
@@ -107,6 +108,7 @@ struct GreenContextView : ContextView {
 struct CopyView : SessionView {
     Staging& staging;
     Incoming& incoming;
+    CopiedBytes& copied;
 };
 
 struct GraphView : SessionView {

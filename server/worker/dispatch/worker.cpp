@@ -147,7 +147,7 @@ Views::All Worker::all_views() {
             CodeView{session, images_, helpers_, function_changes_, linker_},
             contexts,
             GreenContextView{contexts, device_resources_, context_owners_},
-            CopyView{session, staging_, incoming_},
+            CopyView{session, staging_, incoming_, *options_.copied},
             graphs,
             GraphExecView{graphs, graph_steps_, pinned_, host_functions_},
             HostFunctionView{session, host_functions_, word_memory_, graph_steps_},

@@ -69,6 +69,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver, private C
         std::uint64_t shared_memory_bytes = 0;  // pinned memory that the client may share
         std::size_t issuers = 0;                // threads that issue launches beside the dispatcher, see issuers.h
         std::function<void(std::vector<std::uint64_t>)> memory_changed;
+        std::shared_ptr<CopiedBytes> copied = std::make_shared<CopiedBytes>();  // counts what the session copies
         // Called when other queued work waits than before, or for other reasons; Gate::waits().
         std::function<void(const std::array<std::size_t, codec::kReasons>&)> waits_changed;
         // Called by any thread when the session is over: the process has to end, even if something still runs.

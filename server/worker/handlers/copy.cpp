@@ -159,6 +159,7 @@ class CopyIn final : public Copy {
         }
         const Tracer::Issue issuing(session_.tracer, command_.header, waited_for());
         Tracer::Work work(session_.tracer, stream_, codec::TraceKind::copy_in, piece.bytes);
+        session_.copied.in.fetch_add(piece.bytes, std::memory_order_relaxed);
         const CUresult result = side_.to_device(*submission, session_.api, piece, landed.place, stream_.driver);
         work.end(result);
         note(result);
@@ -191,6 +192,7 @@ class CopyOut final : public Copy {
             const Piece piece = pieces_.next(room.size());
             const Tracer::Issue issuing(session_.tracer, command_.header, waited_for());
             Tracer::Work work(session_.tracer, stream_, codec::TraceKind::copy_out, piece.bytes);
+            session_.copied.out.fetch_add(piece.bytes, std::memory_order_relaxed);
             const CUresult result = side_.from_device(*submission, session_.api, piece, chunk, stream_.driver);
             work.end(result);
             note(result);
@@ -346,6 +348,7 @@ class CopyInline final : public EntryOfCommand<CopyView> {
             std::memcpy(chunk.data(), data_.data() + piece.offset, piece.bytes);
             const Tracer::Issue issuing(session_.tracer, command_.header, waited_for());
             Tracer::Work work(session_.tracer, stream_, codec::TraceKind::copy_in, piece.bytes);
+            session_.copied.in.fetch_add(piece.bytes, std::memory_order_relaxed);
             result = side_.to_device(*submission, session_.api, piece, chunk.data(), stream_.driver);
             work.end(result);
             if (pieces_.done()) {

@@ -168,6 +168,9 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     welcome.setSessionId(assignment.getSessionId());
     welcome.setSessionToken(assignment.getSessionToken());
     welcome.setMaxLanes(assignment.getMaxLanes());
+    if (assignment.hasGrant()) {
+        welcome.setGrant(assignment.getGrant());
+    }
     welcome.setServerVersion(version());
     welcome.initWindow().setBase(window->base);
     welcome.getWindow().setBytes(window->bytes);
@@ -202,6 +205,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
         }
         link.set_waits(std::move(waits));
     };
+    options.copied = link.copied();
     options.memory_changed = [&link](std::vector<std::uint64_t> used) { link.set_memory_used(std::move(used)); };
     // Ends the process even if the dispatcher is blocked in a driver call that never returns.
     options.ending = [&link] { link.end_within(kEndTimeout); };

@@ -159,6 +159,9 @@ void Daemon::start() {
     if (settings_.find("worker =") == std::string::npos) {
         defaults += fmt::format("worker = \"{}\"\n", STAND_IN_WORKER);
     }
+    if (settings_.find("state_directory =") == std::string::npos) {
+        defaults += "state_directory = \"off\"\n";
+    }
     if (settings_.find("driver =") == std::string::npos) {
         defaults += fmt::format("driver = \"{}\"\n", STAND_IN_WORKER);  // any file, since the stand-in loads no driver
     }

@@ -142,9 +142,9 @@ TEST_F(Run, FailedTraceKeepsTheEarlierOne) {
 }
 
 TEST_F(Run, LocalRefusesOtherClients) {
-    const auto end = run_local({"sh", "-c", std::string("GPUPOOL_TOKEN= ") + GPUPOOL_COMMAND + " status"});
+    const auto end = run_local({"sh", "-c", std::string("GPUPOOL_TOKEN=another-token ") + GPUPOOL_COMMAND + " status"});
     EXPECT_EQ(WEXITSTATUS(end.status), 1);
-    EXPECT_NE(end.errors.find("asks for a token"), std::string::npos) << end.errors;
+    EXPECT_NE(end.errors.find("the token is not one of this server's"), std::string::npos) << end.errors;
 }
 
 TEST_F(Run, LocalEndsWithTheProgramsSignal) {

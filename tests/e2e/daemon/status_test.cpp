@@ -89,9 +89,11 @@ TEST(StatusCommand, SuggestsWhatToDoWithoutAServer) {
 
 TEST(StatusCommand, ReportsTheServersRefusal) {
     const Daemon daemon("[auth]\ntokens = [\"a-good-token\"]\n");
-    const auto refused = run_program({GPUPOOL_COMMAND, "status", "--server", daemon.address()});
+    const auto refused =
+        run_program({GPUPOOL_COMMAND, "status", "--server", daemon.address()}, {"GPUPOOL_TOKEN=a-wrong-token"});
     EXPECT_EQ(exit_code(refused), 1);
-    EXPECT_NE(refused.errors.find("asks for a token: set GPUPOOL_TOKEN"), std::string::npos) << refused.errors;
+    EXPECT_NE(refused.errors.find("the token is not one of this server's: check GPUPOOL_TOKEN"), std::string::npos)
+        << refused.errors;
     const auto shown =
         run_program({GPUPOOL_COMMAND, "status", "--server", daemon.address()}, {"GPUPOOL_TOKEN=a-good-token"});
     EXPECT_EQ(exit_code(shown), 0) << shown.errors;

@@ -219,8 +219,8 @@ class SupervisorTest : public ::testing::Test {
         parts.driver.kind = "software";
         parts.supervision_path = folder_.path() + "/supervision.sock";
         EXPECT_TRUE(supervision::make_socket_pair(lifeline_, parts.lifeline));
-        supervisor_ = std::make_unique<daemon::Supervisor>(loop_, background_, config_, std::move(parts));
-        reception_ = std::make_unique<daemon::Reception>(loop_, config_, daemon::AdmissionRules{}, *supervisor_);
+        supervisor_ = std::make_unique<daemon::Supervisor>(loop_, background_, config_, *tenancy_, std::move(parts));
+        reception_ = std::make_unique<daemon::Reception>(loop_, config_, daemon::Identify(), *supervisor_);
         thread_ = std::thread([this] { supervisor_->run(*reception_); });
     }
     ~SupervisorTest() override {
@@ -243,7 +243,8 @@ class SupervisorTest : public ::testing::Test {
         EXPECT_TRUE(supervision::make_socket_pair(ours, theirs));
         call([&] {
             auto connection = *transport::tcp::adopt(theirs.release());
-            const auto verdict = supervisor_->admit(connection, admission_of({}), 1);
+            auto admission = admission_of({});
+            const auto verdict = supervisor_->admit(connection, admission, 1);
             EXPECT_TRUE(std::holds_alternative<daemon::Admitted>(verdict));
         });
         auto client = *transport::tcp::adopt(ours.release());
@@ -258,6 +259,7 @@ class SupervisorTest : public ::testing::Test {
     UniqueFd lifeline_;
     daemon::Loop loop_;
     daemon::Background background_{loop_};
+    std::unique_ptr<daemon::Tenancy> tenancy_ = *daemon::Tenancy::open(loop_, background_, config_);
     std::unique_ptr<daemon::Supervisor> supervisor_;
     std::unique_ptr<daemon::Reception> reception_;
     std::thread thread_;
@@ -327,16 +329,6 @@ TEST(RuntimeDirectoryTest, RefusesUnusablePaths) {
     EXPECT_NE(too_long.error().message.find("too long"), std::string::npos);
 }
 
-TEST(AdmissionTest, TokensMustMatchCompletely) {
-    const std::vector<std::string> tokens{"first-token", "second-token"};
-    EXPECT_TRUE(daemon::token_matches("first-token", tokens));
-    EXPECT_TRUE(daemon::token_matches("second-token", tokens));
-    for (const char* wrong : {"", "first", "first-token-", "first-tokenfirst-token", "First-token", "second-tokem"}) {
-        EXPECT_FALSE(daemon::token_matches(wrong, tokens)) << wrong;
-    }
-    EXPECT_FALSE(daemon::token_matches(std::string_view("first-token\0", 12), tokens));
-}
-
 TEST(AdmissionTest, WorkerReceivesNoCredentialAndOnlyHarmlessVariables) {
     const auto payload = hello_payload({.process_name = "a\nb",
                                         .token = "first-token",
@@ -345,7 +337,9 @@ TEST(AdmissionTest, WorkerReceivesNoCredentialAndOnlyHarmlessVariables) {
                                                         {"LD_PRELOAD", "/tmp/evil.so"},
                                                         {"CUDA_CACHE_PATH", "/"},
                                                         {"CUDA_LAUNCH_BLOCKING", std::string(5000, '1')}}});
-    auto verdict = daemon::examine_hello(payload, {{"first-token"}});
+    auto verdict = daemon::examine_hello(payload, [](std::string_view token) {
+        return token == "first-token" ? std::optional(policy::Identity{policy::Role::tenant, "first"}) : std::nullopt;
+    });
     ASSERT_TRUE(std::holds_alternative<daemon::Admission>(verdict));
     capnp::MallocMessageBuilder message;
     daemon::copy_hello(std::get<daemon::Admission>(verdict), message.initRoot<schema::Hello>());
@@ -382,7 +376,7 @@ TEST(AdmissionTest, OversizedListOfCallsIsRefused) {
 TEST(AdmissionTest, EveryTruncationOfAHelloIsRefused) {
     const auto payload = hello_payload({});
     for (std::size_t bytes = 0; bytes < payload.size(); ++bytes) {
-        const auto verdict = daemon::examine_hello(std::span(payload).first(bytes), daemon::AdmissionRules{});
+        const auto verdict = daemon::examine_hello(std::span(payload).first(bytes), daemon::Identify());
         EXPECT_TRUE(std::holds_alternative<daemon::Refusal>(verdict)) << bytes;
     }
 }

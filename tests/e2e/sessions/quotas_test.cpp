@@ -62,7 +62,7 @@ TEST_F(Quotas, EachDeviceHasItsOwn) {
     EXPECT_TRUE(moved->succeeds()) << "the server's numbers, whichever devices the program sees";
     const auto unknown = run("quota_shown", 0, {"GPUPOOL_MEMORY=2=16MiB"});
     EXPECT_NE(unknown->wait(), 0);
-    EXPECT_NE(unknown->errors().find("asks for memory of device 2"), std::string::npos) << unknown->errors();
+    EXPECT_NE(unknown->errors().find("memory of device 2 is asked for"), std::string::npos) << unknown->errors();
     start("[limits]\nsession_memory = \"1=32MiB\"\n", {"GPUPOOL_SOFTGPU_DEVICES=2", "GPUPOOL_SOFTGPU_MEMORY=256M"});
     EXPECT_TRUE(each(256, 32, "")->succeeds()) << "device 0 has no quota";
     EXPECT_TRUE(each(64, 32, "64MiB")->succeeds());

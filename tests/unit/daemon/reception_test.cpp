@@ -127,7 +127,7 @@ class Peer {
         std::memcpy(words.begin(), received.payload.data(), received.payload.size());
         capnp::FlatArrayMessageReader reader(words);
         const auto control = reader.getRoot<schema::Control>();
-        return control.isQueued() ? control.getQueued().getPosition() : 0;
+        return control.isWaiting() ? control.getWaiting().getPosition() : 0;
     }
     [[nodiscard]] bool ended() const {
         char byte = 0;
@@ -141,7 +141,7 @@ class Peer {
 
 class Host final : public daemon::SessionHost {
   public:
-    Verdict admit(std::unique_ptr<Connection>& connection, const daemon::Admission& /*admission*/,
+    Verdict admit(std::unique_ptr<Connection>& connection, daemon::Admission& /*admission*/,
                   daemon::RequestId request) override {
         asked.push_back(request);
         if (std::holds_alternative<Admitted>(verdict)) {
@@ -270,7 +270,7 @@ TEST_F(ReceptionTest, DropsTheOldestSilentConnectionOfTheBusiestHost) {
 }
 
 TEST_F(ReceptionTest, ASessionWaitsForItsPlace) {
-    host_.verdict = Queued{2};
+    host_.verdict = Queued{2, 2, "room"};
     Peer& peer = arrive();
     send(peer, hello());
     EXPECT_EQ(peer.position(), 2u);
@@ -280,7 +280,7 @@ TEST_F(ReceptionTest, ASessionWaitsForItsPlace) {
     EXPECT_TRUE(peer.receive().empty()) << "its position is the same";
     pass(milliseconds(5000));
     EXPECT_EQ(peer.position(), 2u) << "a sign of life";
-    host_.verdict = Queued{1};
+    host_.verdict = Queued{1, 2, "room"};
     reception_.ask_again();
     loop_.poll();
     EXPECT_EQ(peer.position(), 1u);
@@ -295,7 +295,7 @@ TEST_F(ReceptionTest, ASessionWaitsForItsPlace) {
 }
 
 TEST_F(ReceptionTest, AWaitingClientThatLeavesIsForgotten) {
-    host_.verdict = Queued{1};
+    host_.verdict = Queued{1, 2, "room"};
     Peer& quiet = arrive();
     send(quiet, hello());
     Peer& eager = arrive();
@@ -315,7 +315,7 @@ TEST_F(ReceptionTest, AWaitingClientThatLeavesIsForgotten) {
 }
 
 TEST_F(ReceptionTest, WaitingClientsTakeNoPlaceOfPendingConnections) {
-    host_.verdict = Queued{1};
+    host_.verdict = Queued{1, 2, "room"};
     for (std::size_t i = 0; i < 2 * config_.max_handshakes; ++i) {
         Peer& peer = arrive();
         send(peer, hello());
@@ -324,7 +324,7 @@ TEST_F(ReceptionTest, WaitingClientsTakeNoPlaceOfPendingConnections) {
 }
 
 TEST_F(ReceptionTest, AWaitingClientMayBeRefusedLater) {
-    host_.verdict = Queued{1};
+    host_.verdict = Queued{1, 2, "room"};
     Peer& peer = arrive();
     send(peer, hello());
     EXPECT_EQ(peer.position(), 1u);
@@ -337,7 +337,7 @@ TEST_F(ReceptionTest, AWaitingClientMayBeRefusedLater) {
 }
 
 TEST_F(ReceptionTest, ClosingSendsWaitingClientsAway) {
-    host_.verdict = Queued{1};
+    host_.verdict = Queued{1, 2, "room"};
     Peer& waiting = arrive();
     send(waiting, hello());
     EXPECT_EQ(waiting.position(), 1u);

@@ -158,7 +158,7 @@ TEST(PolicyFile, TheTokenFileIsReadAndTheOptionReplacesIt) {
     std::ofstream(one) << "# nothing\n";
     EXPECT_NE(problem(text).find("contains no token"), std::string::npos);
     std::remove(one.c_str());
-    EXPECT_NE(problem(text).find("there is no file"), std::string::npos);
+    EXPECT_NE(problem(text).find("cannot read the token file"), std::string::npos);
     std::remove(other.c_str());
 }
 

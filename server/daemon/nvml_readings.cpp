@@ -1,7 +1,8 @@
-#include "server/daemon/process_memory.h"
+#include "server/daemon/nvml_readings.h"
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <vector>
@@ -18,6 +19,9 @@ struct NvmlProcess {
     unsigned long long used_bytes;  // all bits set: not known
     unsigned gpu_instance, compute_instance;
 };
+struct NvmlUtilization {
+    unsigned gpu_percent, memory_percent;
+};
 
 struct Nvml {
     int (*init)() = nullptr;
@@ -25,9 +29,13 @@ struct Nvml {
     int (*device)(unsigned, NvmlDevice*) = nullptr;
     int (*uuid)(NvmlDevice, char*, unsigned) = nullptr;
     int (*processes)(NvmlDevice, unsigned*, NvmlProcess*) = nullptr;
+    // Null if this version does not have it.
+    int (*utilization)(NvmlDevice, NvmlUtilization*) = nullptr;
+    int (*temperature)(NvmlDevice, int sensor, unsigned*) = nullptr;
 };
 
 constexpr int kSuccess = 0;
+constexpr int kSensorOfGpu = 0;
 constexpr std::size_t kMaxProcesses = 4096;  // of one device
 
 template <class Function>
@@ -47,11 +55,26 @@ std::optional<Nvml> open_nvml() {
                        find(library, "nvmlDeviceGetHandleByIndex_v2", nvml.device) &&
                        find(library, "nvmlDeviceGetUUID", nvml.uuid) &&
                        find(library, "nvmlDeviceGetComputeRunningProcesses_v3", nvml.processes);
+    find(library, "nvmlDeviceGetUtilizationRates", nvml.utilization);
+    find(library, "nvmlDeviceGetTemperature", nvml.temperature);
     return whole && nvml.init() == kSuccess ? std::optional(nvml) : std::nullopt;
 }
 
+NvmlReadings::Device read_device(const Nvml& nvml, NvmlDevice device) {
+    NvmlReadings::Device reading;
+    NvmlUtilization utilization{};
+    if (nvml.utilization != nullptr && nvml.utilization(device, &utilization) == kSuccess) {
+        reading.utilization_percent = static_cast<int>(std::min(utilization.gpu_percent, 100u));
+    }
+    unsigned celsius = 0;
+    if (nvml.temperature != nullptr && nvml.temperature(device, kSensorOfGpu, &celsius) == kSuccess) {
+        reading.temperature_celsius = static_cast<int>(std::min(celsius, 1000u));
+    }
+    return reading;
+}
+
 // False if NVML fails.
-bool read_all(const Nvml& nvml, ProcessMemory::Bytes& bytes) {
+bool read_all(const Nvml& nvml, NvmlReadings::Readings& readings) {
     unsigned devices = 0;
     if (nvml.count(&devices) != kSuccess) {
         return false;
@@ -65,9 +88,10 @@ bool read_all(const Nvml& nvml, ProcessMemory::Bytes& bytes) {
             nvml.processes(device, &count, processes.data()) != kSuccess) {
             return false;
         }
+        readings.devices[uuid.data()] = read_device(nvml, device);
         for (unsigned j = 0; j < count; ++j) {
             if (processes[j].used_bytes != ~0ull) {
-                bytes[{uuid.data(), static_cast<pid_t>(processes[j].process)}] = processes[j].used_bytes;
+                readings.bytes[{uuid.data(), static_cast<pid_t>(processes[j].process)}] = processes[j].used_bytes;
             }
         }
     }
@@ -77,12 +101,12 @@ bool read_all(const Nvml& nvml, ProcessMemory::Bytes& bytes) {
 }  // namespace
 
 // Used on the background thread only.
-class ProcessMemory::Reader {
+class NvmlReadings::Reader {
   public:
     enum class Outcome { read, failed, unavailable };
     struct Reading {
         Outcome outcome = Outcome::failed;
-        Bytes bytes;
+        Readings readings;
     };
 
     Reading read() {
@@ -92,7 +116,7 @@ class ProcessMemory::Reader {
         Reading reading;
         if (!nvml_) {
             reading.outcome = Outcome::unavailable;
-        } else if (read_all(*nvml_, reading.bytes)) {
+        } else if (read_all(*nvml_, reading.readings)) {
             reading.outcome = Outcome::read;
         }
         return reading;
@@ -103,22 +127,27 @@ class ProcessMemory::Reader {
     std::optional<Nvml> nvml_;
 };
 
-ProcessMemory::ProcessMemory(Loop& loop, Background& background)
+NvmlReadings::NvmlReadings(Loop& loop, Background& background)
     : background_(background), reader_(std::make_shared<Reader>()), next_(loop, [this] { read(); }) {
     read();
 }
 
-ProcessMemory::~ProcessMemory() = default;
+NvmlReadings::~NvmlReadings() = default;
 
-void ProcessMemory::read() {
+NvmlReadings::Device NvmlReadings::device(const std::string& uuid) const {
+    const auto found = latest_.readings.devices.find(uuid);
+    return found == latest_.readings.devices.end() ? Device{} : found->second;
+}
+
+void NvmlReadings::read() {
     background_.run([reader = reader_] { return reader->read(); },
                     [this](Reader::Reading reading) {
                         if (reading.outcome == Reader::Outcome::unavailable) {
-                            log::debug("accounts are not compared with NVML, which is not installed or does not start");
+                            log::debug("NVML is not installed or does not start: accounts are not compared with it");
                             return;
                         }
                         if (reading.outcome == Reader::Outcome::read) {
-                            latest_ = {latest_.number + 1, std::move(reading.bytes)};
+                            latest_ = {latest_.number + 1, std::move(reading.readings)};
                         }
                         next_.set_after(kInterval);
                     });

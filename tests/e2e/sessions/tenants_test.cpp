@@ -1,0 +1,194 @@
+// Tenants: tokens, limits, placement, the queue, usage and the audit log, with the real commands and real sessions. The
+// commands run as the server's own user, which needs no token.
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/e2e/sessions/sessions.h"
+
+namespace gpupool::test {
+namespace {
+
+constexpr std::uint64_t kMiB = 1u << 20;
+
+class Tenants : public ::testing::Test {
+  protected:
+    void start(const std::string& settings, std::vector<std::string> environment = {}) {
+        daemon_ = std::make_unique<Daemon>(session_settings("state_directory = \"" + state_.path() + "\"\n" + settings),
+                                           std::move(environment));
+    }
+    ProcessEnd command(std::vector<std::string> arguments, const std::string& token = "") const {
+        arguments.insert(arguments.begin(), GPUPOOL_COMMAND);
+        arguments.insert(arguments.end(), {"--server", daemon_->address()});
+        return run_program(arguments, {"GPUPOOL_TOKEN=" + token});
+    }
+    // The output of a command that succeeds.
+    std::string output(const std::vector<std::string>& arguments, const std::string& token = "") const {
+        const ProcessEnd end = command(arguments, token);
+        EXPECT_TRUE(WIFEXITED(end.status) && WEXITSTATUS(end.status) == 0) << end.errors;
+        return end.output;
+    }
+    std::string add(const std::string& tenant) const {
+        std::string token = output({"tenant", "add", tenant});
+        token.erase(token.find_last_not_of('\n') + 1);
+        return token;
+    }
+    nlohmann::json status(const std::string& token = "") const {
+        return nlohmann::json::parse(output({"status", "--json"}, token));
+    }
+    std::unique_ptr<Program> run(const std::string& token, const std::string& mode, std::uint64_t quota_bytes,
+                                 std::vector<std::string> environment = {}, std::uint64_t held_bytes = 0) const {
+        environment.insert(environment.end(), {"GPUPOOL_TOKEN=" + token, "QUOTA=" + std::to_string(quota_bytes),
+                                               "HELD=" + std::to_string(held_bytes)});
+        return std::make_unique<Program>(*daemon_, session_program(mode), environment);
+    }
+    std::unique_ptr<Program> hold(const std::string& token, std::vector<std::string> environment = {}) const {
+        auto program = run(token, "quota_hold", 0, std::move(environment), kMiB);
+        EXPECT_TRUE(program->says("ready")) << program->errors();
+        return program;
+    }
+
+    TemporaryFolder state_;
+    std::unique_ptr<Daemon> daemon_;
+};
+
+TEST_F(Tenants, GetWhatTheirLimitsSay) {
+    start("[tenants]\nmemory = \"64MiB\"\n[tenant.bob]\nmemory = \"32MiB\"\n");
+    const std::string alice = add("alice"), bob = add("bob");
+    EXPECT_TRUE(run(alice, "quota_shown", 64 * kMiB)->succeeds());
+    EXPECT_TRUE(run(bob, "quota_shown", 32 * kMiB)->succeeds());
+    EXPECT_TRUE(run(bob, "quota_shown", 16 * kMiB, {"GPUPOOL_MEMORY=16MiB"})->succeeds()) << "a client asks for less";
+    EXPECT_NE(run("no-token-of-this-server", "quota_shown", 0)->wait(), 0);
+    output({"tenant", "set", "alice", "memory=48MiB"});
+    EXPECT_TRUE(run(alice, "quota_shown", 48 * kMiB)->succeeds()) << "changed while the server runs";
+    const ProcessEnd wrong = command({"tenant", "set", "alice", "memory=much"});
+    EXPECT_NE(WEXITSTATUS(wrong.status), 0);
+    EXPECT_NE(wrong.errors.find("memory"), std::string::npos) << wrong.errors;
+}
+
+TEST_F(Tenants, TokensAreRotatedAndRevokedAndKeptOverARestart) {
+    start("");
+    const std::string first = add("alice");
+    std::string second = output({"tenant", "rotate", "alice"});
+    second.erase(second.find_last_not_of('\n') + 1);
+    EXPECT_NE(run(first, "quota_shown", 0)->wait(), 0) << "the first token has ended";
+    hold(second)->end_input();
+    std::ifstream file(state_.path() + "/gpupool.db", std::ios::binary);
+    std::stringstream kept;
+    kept << file.rdbuf();
+    EXPECT_EQ(kept.str().find(second), std::string::npos) << "only the token's hash is kept";
+    daemon_->signal(SIGTERM);
+    ASSERT_TRUE(daemon_->wait_for_end(milliseconds(20000)));
+    daemon_->start();
+    hold(second)->end_input();
+    output({"tenant", "revoke", "alice"});
+    EXPECT_NE(run(second, "quota_shown", 0)->wait(), 0) << "it was revoked";
+}
+
+TEST_F(Tenants, SeeOnlyWhatIsTheirOwn) {
+    start("");
+    const std::string alice = add("alice"), bob = add("bob");
+    const auto first = hold(alice), second = hold(bob);
+    const auto all = status(), own = status(alice);
+    EXPECT_EQ(all["sessions"].size(), 2u);
+    ASSERT_EQ(own["sessions"].size(), 1u);
+    EXPECT_EQ(own["sessions"][0]["tenant"], "alice");
+    EXPECT_EQ(own.dump().find("bob"), std::string::npos);
+    EXPECT_LT(own["devices"][0]["memory_used_bytes"], all["devices"][0]["memory_used_bytes"]);
+    const std::string session = all["sessions"][0]["id"];
+    for (const std::vector<std::string>& refused : {std::vector<std::string>{"tenant", "list"},
+                                                    {"tenant", "add", "eve"},
+                                                    {"session", "kill", session},
+                                                    {"tenant", "set", "alice", "memory=1GiB"},
+                                                    {"usage", "--tenant", "bob"},
+                                                    {"tenant", "show", "bob"}}) {
+        const ProcessEnd end = command(refused, alice);
+        EXPECT_NE(WEXITSTATUS(end.status), 0) << refused[0] << " " << refused[1] << ": " << end.output;
+    }
+    EXPECT_EQ(status()["sessions"].size(), 2u);
+}
+
+TEST_F(Tenants, ExclusiveSessionsGetAGpuEachAndTheQueueMoves) {
+    start("[tenants]\nclass = \"exclusive\"\n", {"GPUPOOL_SOFTGPU_DEVICES=2", "GPUPOOL_SOFTGPU_MEMORY=256M"});
+    const std::string alice = add("alice");
+    const std::vector<std::string> one{"GPUPOOL_GPUS=1", "GPUPOOL_CLASS=exclusive", "GPUPOOL_WAIT_WHEN_FULL=120s"};
+    const auto first = hold(alice, one), second = hold(alice, one);
+    const auto shown = status();
+    ASSERT_EQ(shown["sessions"].size(), 2u);
+    EXPECT_NE(shown["sessions"][0]["devices"][0]["device"], shown["sessions"][1]["devices"][0]["device"]);
+    EXPECT_EQ(shown["devices"][1]["class"], "exclusive");
+    const auto third = run(alice, "quota_hold", 0, one, kMiB);
+    ASSERT_TRUE(eventually([&] { return status()["queue"].size() == 1; }));
+    EXPECT_EQ(status()["queue"][0]["position"], 1);
+    first->end_input();
+    EXPECT_TRUE(first->succeeds());
+    EXPECT_TRUE(third->says("ready")) << third->errors();
+    EXPECT_TRUE(status()["queue"].empty());
+}
+
+TEST_F(Tenants, AnAdministratorEndsASession) {
+    start("");
+    const auto program = hold(add("alice"));
+    const std::string session = status()["sessions"][0]["id"];
+    output({"session", "kill", session});
+    EXPECT_TRUE(eventually([&] { return status()["sessions"].empty(); }));
+    EXPECT_NE(command({"session", "kill", session}).status, 0) << "there is none";
+}
+
+TEST_F(Tenants, PolicyIsReadAgainWithoutDroppingASession) {
+    start("[tenants]\nmemory = \"64MiB\"\n");
+    const std::string alice = add("alice");
+    const auto program = hold(alice);
+    const std::string path = daemon_->folder().path() + "/gpupoold.toml";
+    std::ifstream in(path);
+    std::stringstream text;
+    text << in.rdbuf();
+    std::string changed = text.str();
+    ASSERT_NE(changed.find("64MiB"), std::string::npos) << changed;
+    changed.replace(changed.find("64MiB"), 5, "32MiB");
+    std::ofstream(path) << changed;
+    daemon_->signal(SIGHUP);
+    ASSERT_TRUE(eventually([&] { return daemon_->log().find("the policy was read again") != std::string::npos; }));
+    EXPECT_TRUE(run(alice, "quota_shown", 32 * kMiB)->succeeds());
+    std::ofstream(path) << changed << "\n[placement]\npolicy = \"sideways\"\n";
+    daemon_->signal(SIGHUP);
+    ASSERT_TRUE(eventually([&] { return daemon_->log().find("the policy stays as it is") != std::string::npos; }));
+    EXPECT_TRUE(run(alice, "quota_shown", 32 * kMiB)->succeeds());
+    program->end_input();
+    EXPECT_TRUE(program->succeeds());
+}
+
+TEST_F(Tenants, UsageAndTheAuditLogAddUpOverARestart) {
+    start("");
+    const std::string alice = add("alice");
+    for (int round = 1; round <= 2; ++round) {
+        const auto program = hold(alice);
+        program->end_input();
+        EXPECT_TRUE(program->succeeds());
+        ASSERT_TRUE(eventually([&] { return status()["sessions"].empty(); }));
+        const auto usage = nlohmann::json::parse(output({"usage", "--json"}));
+        const std::string text = usage.dump();
+        EXPECT_NE(text.find("alice"), std::string::npos) << text;
+        EXPECT_NE(text.find("\"sessions\":" + std::to_string(round)), std::string::npos) << text;
+        daemon_->signal(SIGTERM);
+        ASSERT_TRUE(daemon_->wait_for_end(milliseconds(20000)));
+        daemon_->start();
+    }
+    std::ifstream log(state_.path() + "/audit.log");
+    std::size_t admitted = 0, ended = 0;
+    for (std::string line; std::getline(log, line);) {
+        const auto record = nlohmann::json::parse(line);
+        admitted += record["event"] == "admitted" ? 1 : 0;
+        ended += record["event"] == "ended" ? 1 : 0;
+    }
+    EXPECT_EQ(admitted, 2u);
+    EXPECT_EQ(ended, 2u);
+}
+
+}  // namespace
+}  // namespace gpupool::test
