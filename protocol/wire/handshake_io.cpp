@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -122,8 +123,8 @@ bool write_frame_now(transport::Connection& connection, FrameType type, std::spa
 
 std::vector<std::byte> frame_bytes(FrameType type, std::span<const std::byte> payload) {
     const auto header = header_of(type, payload);
-    std::vector<std::byte> bytes(header.begin(), header.end());
-    bytes.insert(bytes.end(), payload.begin(), payload.end());
+    std::vector<std::byte> bytes(header.size() + payload.size());
+    std::copy(payload.begin(), payload.end(), std::copy(header.begin(), header.end(), bytes.begin()));
     return bytes;
 }
 
