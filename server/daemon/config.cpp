@@ -84,6 +84,18 @@ Setter addresses(std::vector<std::string>& target) {
     };
 }
 
+Setter metrics_address(std::string& target) {
+    return [&target](const toml::node& node) -> Status {
+        const auto value = node.value_exact<std::string>();
+        if (!value) {
+            return expected("a string");
+        }
+        GPUPOOL_TRY(check_metrics_address(*value));
+        target = *value;
+        return {};
+    };
+}
+
 Setter number(std::size_t& target, std::int64_t least, std::int64_t most) {
     return [=, &target](const toml::node& node) -> Status {
         const auto value = node.value_exact<std::int64_t>();
@@ -206,6 +218,7 @@ Status apply(const std::string& path, const toml::table& table, const std::strin
 Keys keys_of(Config& config) {
     return Keys{
         {"listen", addresses(config.listen)},
+        {"metrics", metrics_address(config.metrics)},
         {"local", yes_or_no(config.local)},
         {"driver", text(config.driver)},
         {"log_level", text(config.log_level)},
@@ -261,6 +274,14 @@ Status check_addresses(const std::vector<std::string>& addresses) {
         }
     }
     return {};
+}
+
+Status check_metrics_address(const std::string& address) {
+    const auto endpoint = transport::Endpoint::parse(address);
+    if (!endpoint) {
+        return endpoint.error();
+    }
+    return endpoint->is_path() ? Status(expected("HOST:PORT: metrics are served by TCP")) : Status();
 }
 
 Result<std::uint64_t> parse_image_limit(const std::string& text) {

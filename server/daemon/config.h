@@ -21,6 +21,7 @@ using std::chrono::milliseconds;
 
 struct Config {
     std::vector<std::string> listen{transport::kDefaultAddress};  // the first names the runtime directory
+    std::string metrics;          // where the metrics are served by HTTP, HOST:PORT; empty: nowhere
     bool local = true;            // for each TCP address, listen at a local name for shared memory too
     std::string driver = "auto";  // auto, software, or the path of a driver library
     std::string log_level = "info";
@@ -63,6 +64,9 @@ struct Config {
 inline constexpr std::size_t kMaxAddresses = 16;
 // Checks that the addresses are well-formed and distinct. Does not check that they are available.
 Status check_addresses(const std::vector<std::string>& addresses);
+
+// Checks the text of `metrics`.
+Status check_metrics_address(const std::string& address);
 
 // Maximum of `stock.workers`.
 inline constexpr std::int64_t kMaxStock = 64;

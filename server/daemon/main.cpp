@@ -26,6 +26,7 @@
 #include "protocol/transport/tcp/addresses.h"
 #include "server/daemon/config.h"
 #include "server/daemon/loop.h"
+#include "server/daemon/metrics_endpoint.h"
 #include "server/daemon/reception.h"
 #include "server/daemon/supervisor.h"
 #include "server/daemon/tenancy.h"
@@ -40,6 +41,7 @@ constexpr std::chrono::seconds kResolveTimeout{10};
 struct Options {
     std::string config_file;
     std::vector<std::string> listen;
+    std::string metrics;
     std::string driver;
     std::string log_level;
     std::string token_file;
@@ -64,6 +66,8 @@ void declare(CLI::App& app, Options& options) {
                        transport::kDefaultAddress))
         ->expected(1, kMaxAddresses)
         ->take_all();
+    app.add_option("--metrics", options.metrics,
+                   "HOST:PORT to serve metrics at, for Prometheus; port 0: a free one. Default: none are served");
     app.add_option("--driver", options.driver, "auto (default), software, or the path of a driver library");
     app.add_option("--log-level", options.log_level, "trace, debug, info (default), warn, error or off");
     app.add_option("--token-file", options.token_file, "File with the tokens that clients may use, one per line");
@@ -97,6 +101,12 @@ Result<Config> make_config(const Options& options) {
         config.listen = options.listen;
         if (const Status known = check_addresses(config.listen); !known) {
             return known.error().within("--listen");
+        }
+    }
+    if (!options.metrics.empty()) {
+        config.metrics = options.metrics;
+        if (const Status usable = check_metrics_address(config.metrics); !usable) {
+            return usable.error().within("--metrics");
         }
     }
     GPUPOOL_TRY(check_spin_setting(environment::text("GPUPOOL_SPIN").value_or("")));
@@ -279,7 +289,24 @@ struct Place {
     std::vector<std::unique_ptr<transport::Listener>> listeners;  // the configured addresses first
     std::vector<std::string> addresses;                           // of the configured ones
     supervision::RuntimeDirectory directory;
+    std::unique_ptr<transport::Listener> metrics;  // null: none are served
 };
+
+Result<std::unique_ptr<transport::Listener>> listen_for_metrics(const std::string& address) {
+    const auto endpoint = transport::Endpoint::parse(address);
+    if (!endpoint) {
+        return endpoint.error().within("metrics");
+    }
+    auto listener = transport::listen(*endpoint);
+    if (!listener) {
+        return listener.error().within("metrics");
+    }
+    if (!is_loopback((*listener)->address())) {
+        log::warn("anyone who can connect to {} can read the metrics, with the names of tenants",
+                  (*listener)->address());
+    }
+    return listener;
+}
 
 // Without the local listener, clients on this host use TCP, which is slower.
 void listen_locally(Place& place, const transport::Endpoint& address) {
@@ -321,6 +348,13 @@ Result<Place> claim_place(const Config& config, std::string worker) {
         return directory.error();
     }
     place.directory = std::move(*directory);
+    if (!config.metrics.empty()) {
+        auto metrics = listen_for_metrics(config.metrics);
+        if (!metrics) {
+            return metrics.error();
+        }
+        place.metrics = std::move(*metrics);
+    }
     if (config.local) {
         for (const auto& address : bound) {
             listen_locally(place, address);
@@ -363,6 +397,11 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
     Reception reception(
         loop, config, [&](std::string_view token) { return (*tenancy)->identify(token); }, supervisor);
     signals.send_to([&](int number) { supervisor.handle_signal(number); });
+    std::optional<MetricsEndpoint> metrics;
+    if (place.metrics != nullptr) {
+        log::info("metrics at http://{}/metrics", place.metrics->address());
+        metrics.emplace(loop, std::move(place.metrics), [&supervisor] { return supervisor.metrics(); });
+    }
     reception.open(std::move(place.listeners));
     log::info("listening at {}", addresses);
     report_ready(options.ready_descriptor, place.addresses.front());

@@ -75,6 +75,7 @@ Places::Place& Places::Place::operator=(Place&& other) noexcept {
         places_ = std::exchange(other.places_, nullptr);
         account_ = std::move(other.account_);
         grant_ = std::move(other.grant_);
+        waited_ = other.waited_;
         visible_devices_ = std::move(other.visible_devices_);
     }
     return *this;
@@ -114,6 +115,7 @@ Places::Decision Places::ask(const Admission& admission, RequestId request, cons
             }
             job = fmt::format("{}{}{}", admission.identity.name, kOwnJob, *own);
         }
+        pending->second.since = loop_.now();
         pending->second.name = fmt::format("request {}", ++last_name_);
         policy::Request asked;
         asked.session = pending->second.name;
@@ -152,7 +154,9 @@ Places::Decision Places::take_decision(RequestId request, bool& over) {
         collect(true);
         return Refusal{schema::Refused::Reason::CAPACITY, account.error().message};
     }
-    return enter(std::move(grant), std::move(*account));
+    Place place = enter(std::move(grant), std::move(*account));
+    place.waited_ = std::chrono::duration_cast<milliseconds>(loop_.now() - pending.since);
+    return place;
 }
 
 std::vector<std::uint64_t> Places::quotas(const policy::Grant& grant) const {

@@ -51,6 +51,8 @@ class Places {
         // Of a device, by the server's number; 0: no quota.
         [[nodiscard]] std::uint64_t quota_bytes(std::size_t device) const { return account_.quota_bytes(device); }
         [[nodiscard]] std::uint64_t largest_quota_bytes() const;
+        // In the queue, before it was granted.
+        [[nodiscard]] milliseconds waited() const { return waited_; }
         // The value of CUDA_VISIBLE_DEVICES for the session; nullopt: its program's own.
         [[nodiscard]] const std::optional<std::string>& visible_devices() const { return visible_devices_; }
 
@@ -61,6 +63,7 @@ class Places {
         Places* places_ = nullptr;
         Accounts::Place account_;
         policy::Grant grant_;
+        milliseconds waited_{0};
         std::optional<std::string> visible_devices_;
     };
 
@@ -86,6 +89,7 @@ class Places {
   private:
     struct Pending {
         std::string name;  // in the pool
+        Loop::TimePoint since;
         std::optional<policy::Decision> decision;
     };
 

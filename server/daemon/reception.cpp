@@ -283,6 +283,7 @@ void Reception::take_hello(Visitor& visitor, const wire::ReceivedFrame& frame) {
     }
     auto verdict = examine_hello(frame.payload, identify_, local_user(*visitor.connection));
     if (const auto* refusal = std::get_if<Refusal>(&verdict)) {
+        host_.note_refusal(visitor.peer, visitor.admission, *refusal);
         refuse(visitor, *refusal);
         return;
     }
@@ -313,7 +314,9 @@ void Reception::ask(Visitor& visitor) {
     }
     if (visitor.stage != Stage::waiting && count(Stage::waiting) >= kMaxWaiting) {
         host_.withdraw(visitor.request);
-        refuse(visitor, {schema::Refused::Reason::CAPACITY, "too many sessions wait for a place: try again later"});
+        const Refusal refusal{schema::Refused::Reason::CAPACITY, "too many sessions wait for a place: try again later"};
+        host_.note_refusal(visitor.peer, visitor.admission, refusal);
+        refuse(visitor, refusal);
         return;
     }
     if (std::exchange(visitor.stage, Stage::waiting) != Stage::waiting) {

@@ -62,6 +62,9 @@ class SessionHost {
     // Admission::visible_devices.
     virtual Verdict admit(std::unique_ptr<transport::Connection>& connection, Admission& admission,
                           RequestId request) = 0;
+    // The reception has refused a peer itself. `admission`: empty if its Hello was not admitted.
+    virtual void note_refusal(const std::string& /*peer*/, const Admission& /*admission*/, const Refusal& /*refusal*/) {
+    }
     // A request that waited is over: its client has left.
     virtual void withdraw(RequestId request) = 0;
 

@@ -144,6 +144,15 @@ std::optional<Refusal> Session::hand_lane(const LaneClaim& claim, const std::vec
     return std::nullopt;
 }
 
+std::uint64_t used_on(const Session& session, const std::string& uuid) {
+    const auto& report = session.report;
+    std::uint64_t used = 0;
+    for (std::size_t i = 0; i < std::min(report.device_uuids.size(), report.memory_used_bytes.size()); ++i) {
+        used += report.device_uuids[i] == uuid ? report.memory_used_bytes[i] : 0;
+    }
+    return used;
+}
+
 UniqueFd open_process(pid_t process) {
     return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
 }

@@ -23,6 +23,7 @@
 #include "protocol/messages/session.h"
 #include "protocol/transport/connection.h"
 #include "server/daemon/admission.h"
+#include "server/daemon/event_counts.h"
 #include "server/daemon/lifetime.h"
 #include "server/daemon/loop.h"
 #include "server/daemon/places.h"
@@ -65,6 +66,13 @@ struct MemoryDifference {
 // Reads and checks a Report.
 Result<WorkerReport> read_report(const supervision::Message& message);
 
+// Why the daemon ends a session.
+struct Ending {
+    std::string by;  // "server", "administrator ops"
+    std::string reason;
+    EndCause cause = EndCause::limit;
+};
+
 struct Session {
     Session(Loop& loop, const Config& config, WorkerState first, Loop::Callback overdue)
         : life(config, first, loop.now()), link_watch(loop), exit_watch(loop), timer(loop, std::move(overdue)) {}
@@ -77,6 +85,7 @@ struct Session {
     std::unique_ptr<transport::Connection> connection;
     Places::Place place;
     MemoryDifference memory_difference;
+    std::optional<Ending> ending;  // empty: the daemon has not ended it
 
     Lifetime life;
     bool in_stock = false;          // serves no client
@@ -96,6 +105,10 @@ struct Session {
     // Passes a lane's connection to the worker, or says why not. The caller keeps its own copy of the descriptors.
     std::optional<Refusal> hand_lane(const LaneClaim& claim, const std::vector<int>& connection);
 };
+
+// Device memory that a session uses of a device, by printable() UUID. A session reports the devices that it sees,
+// possibly fewer than the server has and in another order.
+std::uint64_t used_on(const Session& session, const std::string& uuid);
 
 // A pidfd of `process`; empty if the kernel provides none.
 UniqueFd open_process(pid_t process);

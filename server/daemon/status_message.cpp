@@ -29,16 +29,6 @@ std::uint64_t age_seconds(std::int64_t started_unix_ms) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(0, now.count() - started_unix_ms) / 1000);
 }
 
-// A session reports the devices that it sees, possibly fewer than the server has and in another order.
-std::uint64_t used_on(const Session& session, const std::string& uuid) {
-    const auto& report = session.report;
-    std::uint64_t used = 0;
-    for (std::size_t i = 0; i < std::min(report.device_uuids.size(), report.memory_used_bytes.size()); ++i) {
-        used += report.device_uuids[i] == uuid ? report.memory_used_bytes[i] : 0;
-    }
-    return used;
-}
-
 // The device on which the session uses most memory; if it uses none, the first device that it sees.
 std::size_t device_of(const Session& session, const std::vector<ProbedDevice>& devices) {
     const auto& uuids = session.report.device_uuids;

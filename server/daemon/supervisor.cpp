@@ -20,6 +20,10 @@ namespace {
 static_assert(transport::kMaxDescriptors + 1 <=
               supervision::kMaxDescriptors);  // a connection's descriptors and an account's fit into one message
 
+// Refusals of one tenant, or of peers without one, that the audit log gets within the interval.
+constexpr std::size_t kMaxAuditedRefusals = 60;
+constexpr std::chrono::minutes kRefusalInterval{1};
+
 // Three issuers were fastest for a program with four threads, each launching to a stream of its own, on a machine with
 // idle processors.
 std::size_t default_issuers() {
@@ -170,19 +174,20 @@ Verdict Supervisor::admit(std::unique_ptr<transport::Connection>& connection, Ad
     if (admission.purpose == Purpose::lane) {
         return admit_lane(*connection, admission.lane);
     }
+    Verdict verdict = admit_session(connection, admission, request);
+    if (const auto* refusal = std::get_if<Refusal>(&verdict)) {
+        note_refusal(connection->peer(), admission, *refusal);
+    }
+    return verdict;
+}
+
+Verdict Supervisor::admit_session(std::unique_ptr<transport::Connection>& connection, Admission& admission,
+                                  RequestId request) {
     DriverEnvironment environment = environment_of(admission, parts_.driver.version);
     const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
     auto decision =
         places_.ask(admission, request, visible == environment.end() ? std::nullopt : std::optional(visible->second));
     if (auto* const refusal = std::get_if<Refusal>(&decision)) {
-        policy::AuditRecord record;
-        record.event = policy::AuditEvent::refused;
-        record.by = "server";
-        record.tenant = admission.identity.name;
-        record.job = admission.job;
-        record.peer = connection->peer();
-        record.reason = refusal->message;
-        tenancy_.audit(std::move(record));
         return std::move(*refusal);
     }
     if (const auto* const queued = std::get_if<Queued>(&decision)) {
@@ -194,6 +199,32 @@ Verdict Supervisor::admit(std::unique_ptr<transport::Connection>& connection, Ad
         environment = environment_of(admission, parts_.driver.version);
     }
     return start_session(connection, admission, std::move(place), environment);
+}
+
+// The audit log gets a limited number of refusals, so that neither a tenant nor strangers can push out of it what else
+// it has.
+void Supervisor::note_refusal(const std::string& peer, const Admission& admission, const Refusal& refusal) {
+    const std::string& tenant = admission.identity.name;
+    events_.note_refused(tenant);
+    if (loop_.now() - refusals_since_ >= kRefusalInterval) {
+        refusals_since_ = loop_.now();
+        refusals_.clear();
+    }
+    const std::size_t count = ++refusals_[tenant];
+    if (count > kMaxAuditedRefusals) {
+        return;
+    }
+    policy::AuditRecord record;
+    record.event = policy::AuditEvent::refused;
+    record.by = "server";
+    record.tenant = tenant;
+    record.job = admission.job;
+    record.peer = peer;
+    record.reason = refusal.message;
+    if (count == kMaxAuditedRefusals) {
+        record.details["further"] = "no more refusals of this tenant are recorded for a minute";
+    }
+    tenancy_.audit(std::move(record));
 }
 
 // Gives the same answer for an unknown session and for a wrong token, so that it reveals neither.
@@ -231,7 +262,9 @@ Verdict Supervisor::start_session(std::unique_ptr<transport::Connection>& connec
 void Supervisor::begin(Session& session, const char* origin) {
     log_start(session, origin);
     const std::string& tenant = session.place.grant().tenant;
-    tenancy_.usage().start_session(session.report.session_id, tenant, tenancy_.now());
+    tenancy_.usage().start_session(session.report.session_id, tenant, tenancy_.now(),
+                                   session.place.grant().seen.size());
+    events_.note_admitted(tenant, session.place.waited());
     count_gpus(tenant);
     audit(policy::AuditEvent::admitted, "tenant " + tenant, session, "");
 }
@@ -253,9 +286,12 @@ void Supervisor::audit(policy::AuditEvent event, const std::string& by, const Se
     tenancy_.audit(std::move(record));
 }
 
-void Supervisor::end(Session& session, const std::string& reason) {
-    log::info("session {}: ending it: {}", session.report.session_id, reason);
-    session.send_stop(reason);
+void Supervisor::end(Session& session, Ending ending) {
+    log::info("session {}: ending it: {}", session.report.session_id, ending.reason);
+    session.send_stop(ending.reason);
+    if (!session.ending) {
+        session.ending = std::move(ending);
+    }
     note(session, WorkerEvent::stop);
 }
 

@@ -16,6 +16,7 @@
 #include "common/result.h"
 #include "common/unique_fd.h"
 #include "server/daemon/config.h"
+#include "server/daemon/event_counts.h"
 #include "server/daemon/loop.h"
 #include "server/daemon/nvml_readings.h"
 #include "server/daemon/places.h"
@@ -52,9 +53,13 @@ class Supervisor final : public SessionHost {
     void handle_signal(int number);
 
     Verdict admit(std::unique_ptr<transport::Connection>& connection, Admission& admission, RequestId request) override;
+    void note_refusal(const std::string& peer, const Admission& admission, const Refusal& refusal) override;
     void withdraw(RequestId request) override { places_.withdraw(request); }
     void answer(const Admission& admission, std::span<const std::byte> request,
                 std::function<void(Answer)> reply) override;
+
+    // In Prometheus' text format (supervisor_metrics.cpp).
+    std::string metrics();
 
   private:
     // A worker that connected and has not reported its session yet.
@@ -80,6 +85,7 @@ class Supervisor final : public SessionHost {
         UniqueFd theirs;
     };
 
+    Verdict admit_session(std::unique_ptr<transport::Connection>& connection, Admission& admission, RequestId request);
     Verdict start_session(std::unique_ptr<transport::Connection>& connection, const Admission& admission,
                           Places::Place place, const DriverEnvironment& environment);
     Status start_worker(std::unique_ptr<transport::Connection>& connection, const Admission& admission,
@@ -96,7 +102,7 @@ class Supervisor final : public SessionHost {
     Status assign(Session& session, const transport::Connection& connection, const Admission& admission);
 
     // Ends a session, with a reason for its user.
-    void end(Session& session, const std::string& reason);
+    void end(Session& session, Ending ending);
     // supervisor_administration.cpp
     void serve(const policy::Identity& who, messages::AdministrationRequest request,
                std::function<void(messages::AdministrationAnswer)> reply);
@@ -142,6 +148,9 @@ class Supervisor final : public SessionHost {
     Tenancy& tenancy_;
     SupervisorParts parts_;
     const Loop::TimePoint started_ = loop_.now();
+    EventCounts events_;
+    Loop::TimePoint refusals_since_{};
+    std::map<std::string, std::size_t> refusals_;  // by tenant, since then
     StockPlan plan_;
     Timer stock_timer_;
     Places places_;                                             // before the sessions, which have places in it

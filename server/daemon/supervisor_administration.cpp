@@ -258,7 +258,7 @@ void Supervisor::serve(const policy::Identity& who, messages::AdministrationRequ
                 }
                 const std::string reason = ended.reason.empty() ? "an administrator ended it" : ended.reason;
                 record(session->place.grant().tenant, ended.session, "ends the session: " + reason);
-                end(*session, reason);
+                end(*session, {by, reason, EndCause::administrator});
                 reply(messages::Done{fmt::format("session {} ends", ended.session)});
             },
             [&](const messages::ShowUsage& show) {

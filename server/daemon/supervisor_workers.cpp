@@ -132,7 +132,8 @@ void Supervisor::adopt(Introduction& introduction, WorkerReport report, UniqueFd
     log::info("session {}: adopted from an earlier daemon, worker {}", id, introduction.process);
     Session& session = add(std::move(adopted));
     const std::string& tenant = session.place.grant().tenant;
-    tenancy_.usage().adopt_session(id, tenant, report.bytes_in, report.bytes_out, tenancy_.now());
+    tenancy_.usage().adopt_session(id, tenant, report.bytes_in, report.bytes_out, tenancy_.now(),
+                                   session.place.grant().seen.size());
     count_gpus(tenant);
     take_report(session, std::move(report));
     if (stopping_) {
@@ -164,6 +165,9 @@ void Supervisor::note(Session& session, WorkerEvent event) {
 
 void Supervisor::stop(Session& session) {
     session.send_stop(stop_reason_);
+    if (!session.ending) {
+        session.ending = Ending{"server", stop_reason_, EndCause::stop};
+    }
     note(session, WorkerEvent::stop);
 }
 
@@ -305,7 +309,11 @@ void Supervisor::end_session(Session& session, const std::string& how, bool in_o
         session.connection->shutdown();
     }
     const std::string tenant = session.place.grant().tenant;
-    audit(policy::AuditEvent::ended, "server", session, in_order ? "its client left" : how);
+    const Ending ending =
+        session.ending.value_or(in_order ? Ending{"tenant " + tenant, "its client left", EndCause::client}
+                                         : Ending{"server", how, EndCause::failure});
+    audit(policy::AuditEvent::ended, ending.by, session, ending.reason);
+    events_.note_ended(tenant, ending.cause);
     tenancy_.usage().end_session(id, tenancy_.now());
     sessions_.erase(id);  // its place may go to a request that waits
     count_gpus(tenant);

@@ -31,8 +31,20 @@ std::string day_text(std::int64_t day) {
                        static_cast<unsigned>(date.day()));
 }
 
-UsageAmounts& UsageMeter::row(const std::string& tenant, std::int64_t unix_ms) {
-    return rows_[{day_at(unix_ms), tenant}];
+UsageAmounts UsageMeter::Holding::count(std::int64_t ms) {
+    const auto time_ms = static_cast<std::uint64_t>(ms);
+    UsageAmounts amounts;
+    amounts.gpu_ms = gpus * time_ms;
+    byte_ms_rest += memory_bytes * (time_ms % 1000);
+    amounts.byte_seconds = memory_bytes * (time_ms / 1000) + byte_ms_rest / 1000;
+    byte_ms_rest %= 1000;
+    return amounts;
+}
+
+void UsageMeter::add(const std::string& tenant, std::int64_t unix_ms, const UsageAmounts& amounts) {
+    rows_[{day_at(unix_ms), tenant}] += amounts;
+    const bool has_its_own = totals_.contains(tenant) || totals_.size() < kMaxTotals;
+    totals_[has_its_own ? tenant : kOtherTenants] += amounts;
 }
 
 // Counts what the tenant has held since the last time, and divides it at each midnight.
@@ -48,16 +60,18 @@ UsageMeter::Tenant& UsageMeter::count(const std::string& name, const Moment& now
     while (left_ms > 0 && (tenant.gpus > 0 || tenant.memory_bytes > 0)) {
         const std::int64_t midnight_ms = (day_at(from_ms) + 1) * kDayMs;
         const std::int64_t part_ms = std::min(left_ms, midnight_ms - from_ms);
-        UsageAmounts& amounts = row(name, from_ms);
-        amounts.gpu_ms += tenant.gpus * static_cast<std::uint64_t>(part_ms);
-        const auto ms = static_cast<std::uint64_t>(part_ms);
-        tenant.byte_ms_rest += tenant.memory_bytes * (ms % 1000);
-        amounts.byte_seconds += tenant.memory_bytes * (ms / 1000) + tenant.byte_ms_rest / 1000;
-        tenant.byte_ms_rest %= 1000;
+        add(name, from_ms, tenant.count(part_ms));
         from_ms += part_ms;
         left_ms -= part_ms;
     }
     return tenant;
+}
+
+void UsageMeter::count(Session& session, const Moment& now) {
+    if (now.steady_ms > session.counted_to_ms) {
+        session.total += session.Holding::count(now.steady_ms - session.counted_to_ms);
+        session.counted_to_ms = now.steady_ms;
+    }
 }
 
 void UsageMeter::forget_idle(const std::string& name) {
@@ -67,15 +81,22 @@ void UsageMeter::forget_idle(const std::string& name) {
     }
 }
 
-void UsageMeter::start_session(const std::string& session, const std::string& tenant, const Moment& now) {
-    adopt_session(session, tenant, 0, 0, now);
-    ++row(tenant, now.unix_ms).sessions;
+void UsageMeter::start_session(const std::string& session, const std::string& tenant, const Moment& now,
+                               std::size_t gpus) {
+    adopt_session(session, tenant, 0, 0, now, gpus);
+    add(tenant, now.unix_ms, {.sessions = 1});
 }
 
 void UsageMeter::adopt_session(const std::string& session, const std::string& tenant, std::uint64_t bytes_in,
-                               std::uint64_t bytes_out, const Moment& now) {
+                               std::uint64_t bytes_out, const Moment& now, std::size_t gpus) {
     ++count(tenant, now).sessions;
-    sessions_[session] = {tenant, 0, bytes_in, bytes_out};
+    add(tenant, now.unix_ms, {});
+    Session& added = sessions_[session];
+    added.tenant = tenant;
+    added.gpus = gpus;
+    added.bytes_in = bytes_in;
+    added.bytes_out = bytes_out;
+    added.counted_to_ms = now.steady_ms;
 }
 
 void UsageMeter::set_memory(const std::string& session, std::uint64_t bytes, const Moment& now) {
@@ -83,6 +104,7 @@ void UsageMeter::set_memory(const std::string& session, std::uint64_t bytes, con
     if (found == sessions_.end() || found->second.memory_bytes == bytes) {
         return;
     }
+    count(found->second, now);
     Tenant& tenant = count(found->second.tenant, now);
     tenant.memory_bytes += bytes;
     tenant.memory_bytes -= found->second.memory_bytes;
@@ -102,9 +124,9 @@ void UsageMeter::set_copied(const std::string& session, std::uint64_t bytes_in, 
     if (more_in == 0 && more_out == 0) {
         return;
     }
-    UsageAmounts& amounts = row(counted.tenant, now.unix_ms);
-    amounts.bytes_in += more_in;
-    amounts.bytes_out += more_out;
+    const UsageAmounts more{.bytes_in = more_in, .bytes_out = more_out};
+    add(counted.tenant, now.unix_ms, more);
+    counted.total += more;
     counted.bytes_in += more_in;
     counted.bytes_out += more_out;
 }
@@ -124,6 +146,22 @@ void UsageMeter::end_session(const std::string& session, const Moment& now) {
 void UsageMeter::set_gpus(const std::string& tenant, std::size_t gpus, const Moment& now) {
     count(tenant, now).gpus = gpus;
     forget_idle(tenant);
+}
+
+const std::map<std::string, UsageAmounts>& UsageMeter::totals(const Moment& now) {
+    for (const auto& [name, tenant] : tenants_) {
+        count(name, now);
+    }
+    return totals_;
+}
+
+UsageAmounts UsageMeter::of_session(const std::string& session, const Moment& now) {
+    const auto found = sessions_.find(session);
+    if (found == sessions_.end()) {
+        return {};
+    }
+    count(found->second, now);
+    return found->second.total;
 }
 
 std::vector<UsageRow> UsageMeter::take(const Moment& now) {

@@ -94,5 +94,37 @@ TEST(Usage, DaysAreWrittenAsDates) {
     EXPECT_EQ(day_text(20'000), "2024-10-04");
 }
 
+TEST(Usage, TotalsGoOnOverFlushesAndTheEndOfSessions) {
+    UsageMeter meter;
+    meter.start_session("s1", "alice", at(0), 2);
+    meter.set_gpus("alice", 2, at(0));
+    meter.set_memory("s1", kGiB, at(0));
+    meter.set_copied("s1", 10, 5, at(500));
+    const UsageAmounts half{1, 1000, kGiB / 2, 10, 5};
+    EXPECT_EQ(meter.totals(at(500)).at("alice"), half);
+    EXPECT_EQ(meter.of_session("s1", at(500)), (UsageAmounts{0, 1000, kGiB / 2, 10, 5}));
+    const auto rows = meter.take(at(600));
+    meter.give_back(rows);
+    meter.take(at(700));
+    EXPECT_EQ(meter.totals(at(1000)).at("alice"), (UsageAmounts{1, 2000, kGiB, 10, 5}));
+    EXPECT_EQ(meter.of_session("s1", at(900)).gpu_ms, 1800U);
+    EXPECT_EQ(meter.of_session("s1", at(800)).gpu_ms, 1800U) << "never less than at an earlier call";
+    meter.end_session("s1", at(2000));
+    meter.set_gpus("alice", 0, at(2000));
+    EXPECT_EQ(meter.totals(at(9000)).at("alice"), (UsageAmounts{1, 4000, 2 * kGiB, 10, 5}));
+    EXPECT_FALSE(meter.of_session("s1", at(9000)).any());
+}
+
+TEST(Usage, TotalsAreBounded) {
+    UsageMeter meter;
+    for (std::size_t i = 0; i < UsageMeter::kMaxTotals + 7; ++i) {
+        meter.start_session("s" + std::to_string(i), "t" + std::to_string(i), at(0));
+        meter.end_session("s" + std::to_string(i), at(0));
+    }
+    const auto& totals = meter.totals(at(0));
+    EXPECT_EQ(totals.size(), UsageMeter::kMaxTotals + 1);
+    EXPECT_EQ(totals.at(UsageMeter::kOtherTenants).sessions, 7U);
+}
+
 }  // namespace
 }  // namespace gpupool::policy
