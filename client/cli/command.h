@@ -2,7 +2,7 @@
 //
 // Exit codes of all of them:
 //   0    success (`run`, `trace`: the program's own code or signal)
-//   1    `status`, `tenant`, `session`, `usage`: no server, or it refused; the message says why
+//   1    `status`, `top`, `tenant`, `session`, `usage`: no server, or it refused; the message says why
 //   2    wrong command line
 //   125  `run`, `trace`: gpupool itself failed before the program started
 //   126  `run`, `trace`: the program cannot be executed
@@ -31,6 +31,7 @@ using Command = std::function<int()>;
 void add_run(CLI::App& app, Command& chosen, const std::vector<std::string>& program);
 void add_trace(CLI::App& app, Command& chosen, const std::vector<std::string>& program);
 void add_status(CLI::App& app, Command& chosen);
+void add_top(CLI::App& app, Command& chosen);
 void add_tenant(CLI::App& app, Command& chosen);
 void add_session(CLI::App& app, Command& chosen);
 void add_usage(CLI::App& app, Command& chosen);

@@ -28,6 +28,7 @@ int run(int argc, char** argv) {
     add_run(app, chosen, program);
     add_trace(app, chosen, program);
     add_status(app, chosen);
+    add_top(app, chosen);
     add_tenant(app, chosen);
     add_session(app, chosen);
     add_usage(app, chosen);
@@ -35,7 +36,7 @@ int run(int argc, char** argv) {
     const auto is_named = [&](const CLI::App* command) { return command->get_name() == arguments[0]; };
     if (!arguments.empty() && !arguments[0].starts_with('-') && app.get_subcommands(is_named).empty()) {
         complain("there is no command '" + arguments[0] +
-                 "': run, trace, status, tenant, session, usage or coverage (gpupool --help says more)");
+                 "': run, trace, status, top, tenant, session, usage or coverage (gpupool --help says more)");
         return kExitUsage;
     }
     try {

@@ -8,9 +8,7 @@
 
 namespace gpupool::cli {
 
-namespace {
-
-std::string age(std::uint64_t seconds) {
+std::string age_text(std::uint64_t seconds) {
     if (seconds < 60) {
         return fmt::format("{} s", seconds);
     }
@@ -23,14 +21,31 @@ std::string age(std::uint64_t seconds) {
     return fmt::format("{} d", seconds / 86400);
 }
 
-// Cuts long text so that the table stays aligned; the JSON output has the whole text.
-std::string cut(std::string text, std::size_t columns) {
+std::string cut_text(std::string text, std::size_t columns) {
     if (text.size() > columns) {
         text.resize(columns - 1);
         text += '~';
     }
     return text;
 }
+
+std::string waits_text(const SessionStatus& session) {
+    std::string out;
+    for (const auto& [reason, entries] : session.waits) {
+        out += fmt::format("{}{} {}", out.empty() ? "" : ", ", reason, entries);
+    }
+    return out;
+}
+
+std::string devices_text(const SessionStatus& session) {
+    std::string out;
+    for (const DeviceShare& share : session.devices) {
+        out += fmt::format("{}{}", out.empty() ? "" : ",", share.device);
+    }
+    return out.empty() ? "-" : out;
+}
+
+namespace {
 
 std::string memory(std::uint64_t used_bytes, std::uint64_t total_bytes) {
     return fmt::format("{} / {}", format_bytes(used_bytes), format_bytes(total_bytes));
@@ -56,24 +71,6 @@ std::string line(const std::string& text) {
     return text.substr(0, text.find_last_not_of(' ') + 1) + "\n";
 }
 
-// "credit 2, data 1"
-std::string waits_of(const SessionStatus& session) {
-    std::string out;
-    for (const auto& [reason, entries] : session.waits) {
-        out += fmt::format("{}{} {}", out.empty() ? "" : ", ", reason, entries);
-    }
-    return out;
-}
-
-// "0,3": the server's numbers, in the session's order.
-std::string devices_of(const SessionStatus& session) {
-    std::string out;
-    for (const DeviceShare& share : session.devices) {
-        out += fmt::format("{}{}", out.empty() ? "" : ",", share.device);
-    }
-    return out.empty() ? "-" : out;
-}
-
 nlohmann::ordered_json or_null(const std::optional<int>& value) {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
 }
@@ -82,11 +79,12 @@ nlohmann::ordered_json or_null(const std::optional<int>& value) {
 
 std::string status_table(const ServerStatus& status) {
     std::string out;
-    out += line(cut(
-        fmt::format("Server  {}, gpupool {}, up {}", status.listen, status.version, age(status.uptime_seconds)), 100));
-    out += line(cut(fmt::format("Driver  {} ({}.{})", status.driver, status.driver_version / 1000,
-                                status.driver_version % 1000 / 10),
-                    100));
+    out += line(cut_text(
+        fmt::format("Server  {}, gpupool {}, up {}", status.listen, status.version, age_text(status.uptime_seconds)),
+        100));
+    out += line(cut_text(fmt::format("Driver  {} ({}.{})", status.driver, status.driver_version / 1000,
+                                     status.driver_version % 1000 / 10),
+                         100));
     if (status.stock_wanted != 0) {
         out += line(fmt::format("Stock   {} of {} workers ready{}", status.stock_ready, status.stock_wanted,
                                 status.stock_contexts ? ", with a context on a device" : ""));
@@ -96,8 +94,8 @@ std::string status_table(const ServerStatus& status) {
     out += line(
         fmt::format(kDevice, "DEVICE", "NAME", "MEMORY USED / TOTAL", "PROMISED", "BUSY", "TEMP", "CLASS", "QUEUE"));
     for (const auto& device : status.devices) {
-        out += line(fmt::format(kDevice, device.index, cut(device.name, 24),
-                                cut(memory(device.memory_used_bytes, device.memory_total_bytes), 21),
+        out += line(fmt::format(kDevice, device.index, cut_text(device.name, 24),
+                                cut_text(memory(device.memory_used_bytes, device.memory_total_bytes), 21),
                                 format_bytes(device.memory_promised_bytes),
                                 device.utilization_percent ? fmt::format("{}%", *device.utilization_percent) : "-",
                                 device.temperature_celsius ? fmt::format("{} C", *device.temperature_celsius) : "-",
@@ -110,10 +108,11 @@ std::string status_table(const ServerStatus& status) {
     constexpr auto kSession = "{:<16}  {:<12}  {:<5}  {:<21}  {:<14}  {:<14}  {:>6}";
     out += line(fmt::format(kSession, "SESSION", "TENANT", "GPUS", "MEMORY USED / TOTAL", "PEER", "PROCESS", "AGE"));
     for (const auto& session : status.sessions) {
-        out += line(fmt::format(kSession, cut(session.id, 16), cut(session.tenant, 12), cut(devices_of(session), 5),
-                                cut(memory(session.memory_used_bytes, session_total(status, session)), 21),
-                                cut(without_transport(session.peer), 14), cut(session.process_name, 14),
-                                age(session.age_seconds)));
+        out += line(fmt::format(kSession, cut_text(session.id, 16), cut_text(session.tenant, 12),
+                                cut_text(devices_text(session), 5),
+                                cut_text(memory(session.memory_used_bytes, session_total(status, session)), 21),
+                                cut_text(without_transport(session.peer), 14), cut_text(session.process_name, 14),
+                                age_text(session.age_seconds)));
         if (session.session_class == "exclusive") {
             out += line("  exclusive");
         }
@@ -123,7 +122,7 @@ std::string status_table(const ServerStatus& status) {
                                     difference > 0 ? "more" : "less"));
         }
         if (!session.waits.empty()) {
-            out += line(cut("  queued work waits: " + waits_of(session), 100));
+            out += line(cut_text("  queued work waits: " + waits_text(session), 100));
         }
     }
     if (status.sessions.empty()) {
@@ -134,10 +133,11 @@ std::string status_table(const ServerStatus& status) {
         constexpr auto kQueue = "{:>5}  {:<14}  {:<14}  {:<12}  {:>6}  {}";
         out += line(fmt::format(kQueue, "QUEUE", "TENANT", "PEER", "PROCESS", "WAITED", "FOR"));
         for (const auto& waiting : status.queue) {
-            out += line(cut(
-                fmt::format(kQueue, waiting.position, cut(waiting.tenant, 14), cut(without_transport(waiting.peer), 14),
-                            cut(waiting.process_name, 12), age(waiting.waited_seconds), waiting.why),
-                100));
+            out += line(
+                cut_text(fmt::format(kQueue, waiting.position, cut_text(waiting.tenant, 14),
+                                     cut_text(without_transport(waiting.peer), 14), cut_text(waiting.process_name, 12),
+                                     age_text(waiting.waited_seconds), waiting.why),
+                         100));
         }
     }
     return out;
