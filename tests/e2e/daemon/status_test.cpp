@@ -71,6 +71,18 @@ TEST(StatusCommand, GivesJsonWithStableNames) {
     }
 }
 
+TEST(StatusCommand, WatchesWithAndWithoutAnInterval) {
+    const Daemon daemon;
+    for (const std::string watch : {"--watch", "--watch 0.1", "--json --watch 0.1"}) {
+        const std::string mark = watch.starts_with("--json") ? "\"server\"" : "^Server";
+        // grep ends after the second status, and the command when it can write no more.
+        const auto shown = run_program({"/bin/sh", "-c",
+                                        std::string(GPUPOOL_COMMAND) + " status " + watch + " --server " +
+                                            daemon.address() + " | grep -m 2 -c '" + mark + "'"});
+        EXPECT_EQ(shown.output, "2\n") << watch << shown.errors;
+    }
+}
+
 TEST(StatusCommand, SuggestsWhatToDoWithoutAServer) {
     std::string address;
     {

@@ -124,6 +124,23 @@ TEST_F(ConfigTest, WishesForGpus) {
         EXPECT_TRUE(refused.error().message.starts_with(variable)) << refused.error().message;
         variables_.erase(variable);
     }
+    variables_["GPUPOOL_GPUS"] = "3";
+    variables_["GPUPOOL_CLASS"] = "shared";
+    variables_["GPUPOOL_PRIORITY"] = "7";
+    config = load();
+    ASSERT_TRUE(config) << config.error().message;
+    EXPECT_EQ(config->gpus, 3U) << "the variable wins";
+    EXPECT_EQ(config->session_class, SessionClass::shared);
+    EXPECT_EQ(config->priority, 7U);
+    variables_.erase("GPUPOOL_GPUS");
+    variables_.erase("GPUPOOL_CLASS");
+    variables_.erase("GPUPOOL_PRIORITY");
+    for (const auto& [key, bad] :
+         {std::pair("gpus", "0"), std::pair("gpus", "\"many\""), std::pair("class", "\"mine\""),
+          std::pair("class", "1"), std::pair("priority", "101"), std::pair("memory", "0")}) {
+        write(home_file(), "verbose = false\n" + std::string(key) + " = " + bad + "\n");
+        expect_error({home_file() + ":2: " + key + ": "});
+    }
 }
 
 TEST_F(ConfigTest, EnvironmentTakesPrecedence) {

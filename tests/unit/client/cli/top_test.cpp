@@ -114,7 +114,7 @@ TEST(TopModel, ShowsOneTenantAfterTheOther) {
     EXPECT_EQ(ids(model), "a");
     model.next_tenant();
     EXPECT_EQ(ids(model), "b a");
-    model.set_tenant("someone-else");
+    model.set_tenant("another");
     EXPECT_EQ(ids(model), "");
 }
 
