@@ -81,6 +81,18 @@ messages::NewToken new_token(const std::string& name, const policy::IssuedToken&
     return {name, static_cast<std::uint64_t>(issued.id), issued.token};
 }
 
+// For the audit log: the new value of each limit.
+std::map<std::string, std::string> details_of(const messages::ChangeLimits& change) {
+    std::map<std::string, std::string> details;
+    for (const messages::LimitText& set : change.set) {
+        details[set.key] = set.value;
+    }
+    for (const std::string& key : change.unset) {
+        details[key] = "unset";
+    }
+    return details;
+}
+
 Result<Tenancy::Answer> change(policy::Store& store, const messages::ChangeLimits& change, const std::string& by) {
     std::vector<std::pair<std::string, std::string>> checked;
     for (const messages::LimitText& set : change.set) {
@@ -166,13 +178,15 @@ void Supervisor::serve(const policy::Identity& who, messages::AdministrationRequ
         return;
     }
     const std::string by = text_of(who);
-    const auto record = [this, by](const std::string& tenant, const std::string& session, const std::string& what) {
+    const auto record = [this, by](const std::string& tenant, const std::string& session, const std::string& what,
+                                   std::map<std::string, std::string> details = {}) {
         log::info("{}: {}", by, what);
         policy::AuditRecord changed;
         changed.by = by;
         changed.tenant = tenant;
         changed.session = session;
         changed.reason = what;
+        changed.details = std::move(details);
         tenancy_.audit(std::move(changed));
     };
     const auto recording = [record](Reply then, std::string tenant, std::string what) -> Reply {
@@ -242,10 +256,12 @@ void Supervisor::serve(const policy::Identity& who, messages::AdministrationRequ
                     return;
                 }
                 tenancy_.in_store([changes, by](policy::Store& store) { return change(store, changes, by); },
-                                  [this, reply, scope = changes.scope, record](messages::AdministrationAnswer answer) {
+                                  [this, reply, changes, of_session, record](messages::AdministrationAnswer answer) {
                                       if (std::holds_alternative<messages::LimitList>(answer)) {
-                                          answer = show_limits(scope);
-                                          record(scope.name, "", "changed limits");
+                                          answer = show_limits(changes.scope);
+                                          record(of_session ? "" : changes.scope.name,
+                                                 of_session ? changes.scope.name : "", "changed limits",
+                                                 details_of(changes));
                                       }
                                       reply(std::move(answer));
                                   });

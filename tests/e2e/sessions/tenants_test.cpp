@@ -4,7 +4,9 @@
 #include "tests/e2e/sessions/tenants.h"
 
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -144,6 +146,71 @@ TEST_F(Tenants, UsageAndTheAuditLogAddUpOverARestart) {
     }
     EXPECT_EQ(admitted, 2u);
     EXPECT_EQ(ended, 2u);
+}
+
+TEST_F(Tenants, TheAuditLogSaysWhoDidWhat) {
+    start("[tenants]\nsessions = 1\n");
+    const std::string alice = add("alice");
+    output({"tenant", "set", "alice", "priority=7"});
+    const auto program = hold(alice);
+    EXPECT_NE(run(alice, "quota_shown", 0)->wait(), 0) << "one session is the most";
+    EXPECT_NE(run("no-token-of-this-server", "quota_shown", 0)->wait(), 0);
+    const std::string session = status()["sessions"][0]["id"];
+    output({"session", "kill", session, "--reason", "maintenance"});
+    ASSERT_TRUE(eventually([&] { return status()["sessions"].empty(); }));
+    const auto second = hold(alice);
+    second->end_input();
+    EXPECT_TRUE(second->succeeds());
+    ASSERT_TRUE(eventually([&] { return status()["sessions"].empty(); }));
+    daemon_->signal(SIGTERM);
+    ASSERT_TRUE(daemon_->wait_for_end(milliseconds(20000)));
+
+    const std::string administrator = "user " + std::to_string(::geteuid());
+    std::vector<nlohmann::json> records;
+    std::ifstream log(state_.path() + "/audit.log");
+    for (std::string line; std::getline(log, line);) {
+        records.push_back(nlohmann::json::parse(line));
+    }
+    const auto count = [&](const nlohmann::json& wanted) {
+        return std::count_if(records.begin(), records.end(), [&](const nlohmann::json& record) {
+            return std::ranges::all_of(wanted.items(), [&](const auto& entry) {
+                return record.contains(entry.key()) && record[entry.key()] == entry.value();
+            });
+        });
+    };
+    using Wanted = nlohmann::json;
+    EXPECT_EQ(
+        count(Wanted{{"event", "changed"}, {"by", administrator}, {"tenant", "alice"}, {"reason", "added alice"}}), 1);
+    EXPECT_EQ(
+        count(Wanted{
+            {"event", "changed"}, {"by", administrator}, {"tenant", "alice"}, {"details", Wanted{{"priority", "7"}}}}),
+        1);
+    EXPECT_EQ(count(Wanted{{"event", "admitted"}, {"by", "tenant alice"}, {"tenant", "alice"}}), 2);
+    EXPECT_EQ(count(Wanted{{"event", "refused"}, {"by", "server"}, {"tenant", "alice"}}), 1);
+    EXPECT_EQ(count(Wanted{{"event", "refused"}, {"by", "server"}}), 2) << "the wrong token as well";
+    EXPECT_EQ(count(Wanted{{"event", "ended"}, {"by", administrator}, {"session", session}, {"reason", "maintenance"}}),
+              1);
+    EXPECT_EQ(count(Wanted{{"event", "ended"}, {"by", "tenant alice"}, {"reason", "its client left"}}), 1);
+}
+
+TEST_F(Tenants, CannotFillTheAuditLogWithRefusals) {
+    start("");
+    add("alice");
+    constexpr int kPeers = 200;
+    for (int i = 0; i < kPeers; ++i) {
+        Client stranger(daemon_->address());
+        stranger.send_hello({.token = "no-token-of-this-server"});
+        EXPECT_NE(stranger.refusal().find("token"), std::string::npos);
+    }
+    daemon_->signal(SIGTERM);
+    ASSERT_TRUE(daemon_->wait_for_end(milliseconds(20000)));
+    std::ifstream log(state_.path() + "/audit.log");
+    int refused = 0;
+    for (std::string line; std::getline(log, line);) {
+        refused += nlohmann::json::parse(line)["event"] == "refused" ? 1 : 0;
+    }
+    EXPECT_GE(refused, 60);
+    EXPECT_LE(refused, 120) << "60 a minute, and a minute may have ended";
 }
 
 }  // namespace
