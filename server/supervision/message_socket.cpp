@@ -49,7 +49,8 @@ capnp::ReaderOptions bounded_reader(std::size_t bytes) {
     return options;
 }
 
-MessageSocket::MessageSocket(UniqueFd socket) : socket_(std::move(socket)) {
+MessageSocket::MessageSocket(UniqueFd socket, std::chrono::milliseconds send_timeout)
+    : socket_(std::move(socket)), send_timeout_(send_timeout) {
     const int flags = ::fcntl(socket_.get(), F_GETFL);
     if (flags >= 0) {
         ::fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK);
@@ -76,11 +77,19 @@ Status MessageSocket::send(capnp::MessageBuilder& message, std::span<const int> 
     const auto length = static_cast<std::uint32_t>(body.size() | descriptors.size() << kDescriptorsShift);
     std::memcpy(bytes.data(), &length, kLengthBytes);
     std::memcpy(bytes.data() + kLengthBytes, body.begin(), body.size());
+    if (broken_) {
+        return Error{ErrorCode::closed, "an earlier supervision message could not be sent"};
+    }
+    const Status sent = send_bytes(bytes, descriptors);
+    broken_ = !sent;
+    return sent;
+}
 
-    const auto deadline = std::chrono::steady_clock::now() + kSendTimeout;
+Status MessageSocket::send_bytes(std::span<const char> bytes, std::span<const int> descriptors) {
+    const auto deadline = std::chrono::steady_clock::now() + send_timeout_;
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)] = {};
     for (std::size_t sent = 0; sent < bytes.size();) {
-        iovec part{bytes.data() + sent, bytes.size() - sent};
+        iovec part{const_cast<char*>(bytes.data()) + sent, bytes.size() - sent};
         msghdr header{};
         header.msg_iov = &part;
         header.msg_iovlen = 1;
@@ -202,6 +211,9 @@ Status make_socket_pair(UniqueFd& first, UniqueFd& second) {
     }
     first.reset(ends[0]);
     second.reset(ends[1]);
+    // The first message has to fit before the worker reads. If the system allows less, its default is enough.
+    constexpr int kBufferBytes = 512 << 10;
+    ::setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &kBufferBytes, sizeof(kBufferBytes));
     return {};
 }
 

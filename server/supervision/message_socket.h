@@ -3,13 +3,15 @@
 //
 // The socket is a Unix stream. A message is a UInt32 (length in bytes, little endian; the top byte is the number of
 // descriptors) and that many bytes of a Cap'n Proto message (protocol/schema/supervision.capnp). Its descriptors travel
-// together with its first byte. Both ends poll: receive() never blocks, and send() blocks for at most `kSendTimeout`,
-// since the other end always reads.
+// together with its first byte. Both ends poll: receive() never blocks. send() of a worker blocks for at most
+// `kSendTimeout`, since the daemon always reads; send() of the daemon never blocks: a worker that does not read loses its
+// socket.
 //
 // Ownership: the socket owns its descriptor; a received message owns its bytes and its descriptors.
 // Threads: one at a time.
 // Errors: `closed` if the other end is gone, `invalid_input` and `limit_exceeded` for malformed messages, `timed_out`
-//   if the other end does not read, `system`. After an error the socket cannot be used any more.
+//   if the other end does not read, `system`. After an error in send() every other send() fails: a message may have
+//   been cut.
 #pragma once
 
 #include <capnp/message.h>
@@ -44,7 +46,7 @@ capnp::ReaderOptions bounded_reader(std::size_t bytes);
 class MessageSocket {
   public:
     MessageSocket() = default;
-    explicit MessageSocket(UniqueFd socket);
+    explicit MessageSocket(UniqueFd socket, std::chrono::milliseconds send_timeout = kSendTimeout);
 
     // Sends one message with `descriptors` (at most kMaxDescriptors, not closed here).
     Status send(capnp::MessageBuilder& message, std::span<const int> descriptors = {});
@@ -58,6 +60,7 @@ class MessageSocket {
     void close();
 
   private:
+    Status send_bytes(std::span<const char> bytes, std::span<const int> descriptors);
     // Does one recvmsg into `pending_`. Returns false if there is nothing to read.
     Result<bool> read_some();
     Status take_whole_messages(std::vector<Message>& out);
@@ -68,6 +71,8 @@ class MessageSocket {
     // kernel never merges the descriptors of two sends.
     std::vector<std::vector<UniqueFd>> descriptors_;
     bool ended_ = false;
+    std::chrono::milliseconds send_timeout_ = kSendTimeout;
+    bool broken_ = false;  // send() has failed
 };
 
 // Creates two connected sockets, both close-on-exec and non-blocking.

@@ -55,6 +55,27 @@ std::string stop_text(const supervision::Message& message) {
     return reader.getRoot<schema::ToWorker>().getStop().cStr();
 }
 
+// A worker that a client has taken over must not hold up the daemon.
+TEST(MessageSocketTest, ASenderThatMayNotWaitGivesUpAtOnce) {
+    UniqueFd one, two;
+    ASSERT_TRUE(supervision::make_socket_pair(one, two));
+    MessageSocket sender(std::move(one), std::chrono::milliseconds(0)), reader(std::move(two));
+    capnp::MallocMessageBuilder message;
+    message.initRoot<schema::ToWorker>().setStop(std::string(10000, 'x').c_str());
+    Status sent;
+    std::size_t count = 0;
+    while (count < 1000 && (sent = sender.send(message))) {
+        ++count;
+    }
+    ASSERT_FALSE(sent);
+    EXPECT_EQ(sent.error().code, ErrorCode::timed_out);
+    EXPECT_GE(count, 15u) << "an Assignment with the largest Hello fits without a reader";
+    const auto messages = reader.receive();
+    ASSERT_TRUE(messages);
+    EXPECT_EQ(messages->size(), count);
+    EXPECT_EQ(sender.send(message).error().code, ErrorCode::closed) << "a message may have been cut";
+}
+
 TEST(MessageSocketTest, CarriesMessagesAndDescriptors) {
     Ends ends;
     int pipe_ends[2];
