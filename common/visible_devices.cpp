@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <numeric>
 #include <string_view>
 
@@ -121,6 +122,17 @@ std::vector<int> visible_devices(const std::optional<std::string>& value, std::s
         visible.push_back(*device);
     }
     return visible;
+}
+
+DeviceUuid parse_uuid(const std::string& text) {
+    DeviceUuid uuid{};
+    std::string digits;
+    std::copy_if(text.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(4, text.size())), text.end(),
+                 std::back_inserter(digits), [](char c) { return c != '-'; });
+    for (std::size_t i = 0; i < uuid.size() && 2 * i + 1 < digits.size(); ++i) {
+        std::from_chars(digits.data() + 2 * i, digits.data() + 2 * i + 2, uuid[i], 16);
+    }
+    return uuid;
 }
 
 }  // namespace gpupool

@@ -30,5 +30,7 @@ std::optional<std::string> visible_among(const std::optional<std::string>& allow
 
 // "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6".
 std::string uuid_text(const DeviceUuid& uuid);
+// The opposite. Zeros for anything else.
+DeviceUuid parse_uuid(const std::string& text);
 
 }  // namespace gpupool

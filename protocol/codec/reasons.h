@@ -16,8 +16,9 @@ enum class Reason : std::uint8_t {
     driver_call,    // for a driver call of a helper
     driver_closed,  // for the driver to open
     lease,          // for the session's lease of the GPU
+    bandwidth,      // for the session's bandwidth of copies
 };
-inline constexpr std::size_t kReasons = 7;
+inline constexpr std::size_t kReasons = 8;
 
 constexpr std::string_view name_of(Reason reason) noexcept {
     switch (reason) {
@@ -28,6 +29,7 @@ constexpr std::string_view name_of(Reason reason) noexcept {
         case Reason::driver_call: return "driver call";
         case Reason::driver_closed: return "driver closed";
         case Reason::lease: return "lease";
+        case Reason::bandwidth: return "bandwidth";
     }
     return "unknown";
 }

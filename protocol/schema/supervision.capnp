@@ -20,6 +20,7 @@ struct ToWorker {
     stop @1 :Text;                   # the reason
     prepare @2 :Preparation;
     lane @3 :Lane;                   # comes with a further connection of the session
+    limits @4 :SessionLimits;        # the session has other limits from now on
   }
 }
 
@@ -30,6 +31,13 @@ struct Preparation {
   daemonProcessId @3 :UInt32;
   logLevel @4 :Text;
   context @5 :Bool;                  # make device 0's primary context as well
+}
+
+# The limits that the worker enforces. 2^64 - 1: none.
+struct SessionLimits {
+  copyBytesPerSecond @0 :UInt64 = 18446744073709551615;  # between client and devices, in each direction
+  pinnedBytes @1 :UInt64 = 18446744073709551615;         # host memory that is pinned for the client
+  handles @2 :UInt64 = 18446744073709551615;             # driver objects
 }
 
 struct Lane {
@@ -59,6 +67,7 @@ struct Assignment {
     slot @16 :UInt32;                # the session's place in it
   }
   grant @17 :Session.Grant;          # what the session got, for Welcome and for Report
+  limits @18 :SessionLimits;
 }
 
 struct Report {
@@ -82,4 +91,5 @@ struct Report {
   bytesIn @15 :UInt64;               # copied from the client to devices so far
   bytesOut @16 :UInt64;              # and back
   grant @17 :Session.Grant;          # as in Assignment
+  idleMilliseconds @18 :UInt64;      # since the session last sent a command or had work on a GPU
 }

@@ -46,6 +46,10 @@ std::uint64_t Accounts::Place::quota_bytes(std::size_t device) const {
     return job_->account.quota_bytes(device);
 }
 
+void Accounts::Place::set_quota(std::size_t device, std::uint64_t bytes) {
+    job_->account.set_quota(device, bytes);
+}
+
 void Accounts::Place::leave() {
     if (job_ == nullptr) {
         return;

@@ -48,6 +48,7 @@ class Accounts {
         [[nodiscard]] int descriptor() const;  // of the account's memory
         // Of a device, by the server's number; 0: no quota.
         [[nodiscard]] std::uint64_t quota_bytes(std::size_t device) const;
+        void set_quota(std::size_t device, std::uint64_t bytes);
         void leave();
 
       private:

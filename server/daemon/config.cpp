@@ -116,6 +116,11 @@ Setter optional_number(std::optional<std::size_t>& target, std::int64_t least, s
     };
 }
 
+// Policy reads and checks it.
+Setter of_policy() {
+    return [](const toml::node&) -> Status { return {}; };
+}
+
 Setter duration(milliseconds& target, std::int64_t least_ms) {
     constexpr std::int64_t kMaxMs = 24 * 3600 * 1000;
     return [=, &target](const toml::node& node) -> Status {
@@ -230,7 +235,7 @@ Keys keys_of(Config& config) {
         {"stock.contexts", yes_or_no(config.stock_contexts)},
         {"images.directory", text(config.image_directory)},
         {"images.limit", bytes(config.image_limit_bytes)},
-        {"limits.sessions", number(config.max_sessions, 1, 100000)},
+        {"limits.sessions", of_policy()},
         {"limits.handshakes", number(config.max_handshakes, 1, 4096)},
         {"limits.handshake_timeout_ms", duration(config.handshake_timeout, 10)},
         {"limits.hello_bytes", number(config.max_hello_bytes, 16 << 10, 128 << 10)},

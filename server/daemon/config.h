@@ -41,7 +41,6 @@ struct Config {
     std::string token_file;       // of the command line: tokens, one per line, in place of auth.token_file
     std::string state_directory;  // empty: choose_state_directory(); "off": tenants, usage and changes are not kept
 
-    std::size_t max_sessions = 64;
     std::size_t max_handshakes = 64;  // pending connections
     std::size_t max_hello_bytes = 64u << 10;
     Quotas session_memory;                             // of one session or job; none: all device memory

@@ -230,10 +230,6 @@ Result<DriverFacts> find_driver(const Config& config, const std::string& worker,
     if (!facts) {
         return facts.error().within(fmt::format("no usable driver ({})", config.driver));
     }
-    if (const auto unknown = config.session_memory.beyond(facts->devices.size())) {
-        return Error{ErrorCode::invalid_input, fmt::format("limits.session_memory: there is no device {}, only {}",
-                                                           *unknown, facts->devices.size())};
-    }
     return facts;
 }
 

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <utility>
 
@@ -15,18 +14,6 @@ namespace gpupool::daemon {
 
 namespace {
 
-// The opposite of uuid_text(). Zeros for anything else.
-DeviceUuid parse_uuid(const std::string& text) {
-    DeviceUuid uuid{};
-    std::string digits;
-    std::copy_if(text.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(4, text.size())), text.end(),
-                 std::back_inserter(digits), [](char c) { return c != '-'; });
-    for (std::size_t i = 0; i < uuid.size() && 2 * i + 1 < digits.size(); ++i) {
-        std::from_chars(digits.data() + 2 * i, digits.data() + 2 * i + 2, uuid[i], 16);
-    }
-    return uuid;
-}
-
 std::vector<Accounts::Device> account_devices(const DriverFacts& driver) {
     std::vector<Accounts::Device> devices;
     for (const ProbedDevice& device : driver.devices) {
@@ -35,13 +22,10 @@ std::vector<Accounts::Device> account_devices(const DriverFacts& driver) {
     return devices;
 }
 
-// The contexts of the stock are on the first device (server/worker/session/prepared.h).
-std::vector<policy::Device> pool_devices(const DriverFacts& driver, std::size_t stock_contexts) {
+std::vector<policy::Device> pool_devices(const DriverFacts& driver) {
     std::vector<policy::Device> devices;
     for (const ProbedDevice& device : driver.devices) {
-        const std::uint64_t of_stock = devices.empty() ? stock_contexts * device.context_bytes : 0;
-        devices.push_back(
-            {device.name, parse_uuid(device.uuid), device.memory_total_bytes, device.context_bytes, of_stock});
+        devices.push_back({device.name, parse_uuid(device.uuid), device.memory_total_bytes, device.context_bytes, 0});
     }
     return devices;
 }
@@ -60,13 +44,13 @@ const std::string& session_of(const policy::Decision& decision) {
 
 }  // namespace
 
-Places::Places(Loop& loop, const DriverFacts& driver, std::size_t stock_contexts,
-               std::shared_ptr<const policy::Policy> policy, std::function<void()> changed)
+Places::Places(Loop& loop, const DriverFacts& driver, std::shared_ptr<const policy::Policy> policy,
+               std::function<void()> changed)
     : loop_(loop),
       devices_(driver.devices),
       changed_(std::move(changed)),
       accounts_(account_devices(driver)),
-      pool_(pool_devices(driver, stock_contexts), std::move(policy)),
+      pool_(pool_devices(driver), std::move(policy)),
       deadline_(loop, [this] { advance(); }) {}
 
 Places::Place& Places::Place::operator=(Place&& other) noexcept {
@@ -87,6 +71,17 @@ std::uint64_t Places::Place::largest_quota_bytes() const {
         most = std::max(most, quota_bytes(device));
     }
     return most;
+}
+
+Status Places::Place::change_memory(const Quotas& memory) {
+    policy::Pool& pool = places_->pool_;
+    GPUPOOL_TRY(pool.change_memory(grant_.session, memory));
+    grant_.memory_bytes = pool.find(grant_.session)->memory_bytes;
+    for (std::size_t i = 0; i < grant_.devices.size(); ++i) {
+        account_.set_quota(grant_.devices[i], grant_.memory_bytes[i]);
+    }
+    places_->collect(true);  // less may have made room
+    return {};
 }
 
 void Places::Place::leave() {
@@ -208,6 +203,16 @@ Result<Places::Place> Places::adopt(policy::Grant grant, std::size_t slot, Uniqu
 
 void Places::set_policy(std::shared_ptr<const policy::Policy> policy) {
     pool_.set_policy(std::move(policy));
+    collect(true);
+}
+
+void Places::set_stock(const std::vector<std::size_t>& contexts) {
+    for (std::size_t device = 0; device < contexts.size(); ++device) {
+        const std::uint64_t bytes = contexts[device] * devices_[device].context_bytes;
+        if (bytes != pool_.set_aside_bytes(device)) {
+            pool_.set_aside(device, bytes);
+        }
+    }
     collect(true);
 }
 

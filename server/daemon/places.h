@@ -31,10 +31,9 @@ inline constexpr std::string_view kOwnJob = "/session ";
 
 class Places {
   public:
-    // `stock_contexts`: how many workers in stock hold a context on the first device. `changed`: a request that waits
-    // has been decided, or has another position.
-    Places(Loop& loop, const DriverFacts& driver, std::size_t stock_contexts,
-           std::shared_ptr<const policy::Policy> policy, std::function<void()> changed);
+    // `changed`: a request that waits has been decided, or has another position.
+    Places(Loop& loop, const DriverFacts& driver, std::shared_ptr<const policy::Policy> policy,
+           std::function<void()> changed);
 
     class Place {
       public:
@@ -53,6 +52,9 @@ class Places {
         [[nodiscard]] std::uint64_t largest_quota_bytes() const;
         // In the queue, before it was granted.
         [[nodiscard]] milliseconds waited() const { return waited_; }
+        // Gives the session's job another quota of each device, by the server's numbers. Fails, and changes nothing,
+        // if there is no room for more.
+        Status change_memory(const Quotas& memory);
         // The value of CUDA_VISIBLE_DEVICES for the session; nullopt: its program's own.
         [[nodiscard]] const std::optional<std::string>& visible_devices() const { return visible_devices_; }
 
@@ -77,6 +79,8 @@ class Places {
     Result<Place> adopt(policy::Grant grant, std::size_t slot, UniqueFd account);
 
     void set_policy(std::shared_ptr<const policy::Policy> policy);
+    // How many workers in stock have a context, by device.
+    void set_stock(const std::vector<std::size_t>& contexts);
 
     [[nodiscard]] const policy::Pool& pool() const { return pool_; }
     // The requests that wait, in the queue's order.

@@ -4,7 +4,6 @@
 #include <capnp/serialize.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <map>
@@ -13,6 +12,7 @@
 
 #include "common/log.h"
 #include "protocol/schema/control.capnp.h"
+#include "protocol/transport/shm/local_socket.h"
 
 namespace gpupool::daemon {
 
@@ -43,14 +43,12 @@ std::span<const std::byte> bytes_of(const kj::Array<capnp::word>& words) {
 
 // The user at the other end of a connection of this host.
 std::optional<uid_t> local_user(const Connection& connection) {
-    sockaddr_storage address{};
-    socklen_t address_bytes = sizeof(address), peer_bytes = sizeof(ucred);
-    ucred peer{};
     const int socket = connection.native_handle();
-    const bool is_local = ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &address_bytes) == 0 &&
-                          address.ss_family == AF_UNIX &&
-                          ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) == 0;
-    return is_local ? std::optional(peer.uid) : std::nullopt;
+    if (!transport::shm::check_socket(socket)) {
+        return std::nullopt;
+    }
+    const auto peer = transport::shm::peer_of(socket);
+    return peer ? std::optional(peer->uid) : std::nullopt;
 }
 
 // Leaves what the peer has sent for the worker.

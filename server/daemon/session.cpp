@@ -61,6 +61,7 @@ Result<WorkerReport> read_report(const supervision::Message& message) {
         report.holds_context = in.getContext();
         report.job = text(in.getAccount().getJob());
         report.account_slot = in.getAccount().getSlot();
+        report.idle_ms = in.getIdleMilliseconds();
         report.bytes_in = in.getBytesIn();
         report.bytes_out = in.getBytesOut();
         if (in.hasGrant()) {
@@ -123,6 +124,19 @@ void Session::send_stop(const std::string& reason) {
     if (const auto sent = link.send(message); !sent) {  // usually because it just exited
         log::debug("session {}: cannot send its worker the order to stop: {}", report.session_id, sent.error().message);
     }
+}
+
+void Session::send_limits(const supervision::SessionLimits& wanted) {
+    if (limits == wanted || !link.open()) {
+        return;
+    }
+    capnp::MallocMessageBuilder message;
+    supervision::write(wanted, message.initRoot<schema::ToWorker>().initLimits());
+    if (const auto sent = link.send(message); !sent) {  // tried again with its next report
+        log::debug("session {}: cannot send its worker the limits: {}", report.session_id, sent.error().message);
+        return;
+    }
+    limits = wanted;
 }
 
 std::optional<Refusal> Session::hand_lane(const LaneClaim& claim, const std::vector<int>& connection) {

@@ -29,6 +29,7 @@
 #include "server/daemon/places.h"
 #include "server/daemon/stock.h"
 #include "server/supervision/message_socket.h"
+#include "server/supervision/session_limits.h"
 
 namespace gpupool::daemon {
 
@@ -49,6 +50,7 @@ struct WorkerReport {
     std::size_t account_slot = 0;
     std::uint64_t bytes_in = 0, bytes_out = 0;  // copied to devices and back so far
     messages::Grant grant;
+    std::uint64_t idle_ms = 0;  // since the session last did something
 };
 
 // How much more memory NVML shows of a worker's process than is accounted for.
@@ -85,13 +87,15 @@ struct Session {
     std::unique_ptr<transport::Connection> connection;
     Places::Place place;
     MemoryDifference memory_difference;
-    std::optional<Ending> ending;  // empty: the daemon has not ended it
+    std::optional<Ending> ending;                      // empty: the daemon has not ended it
+    std::optional<supervision::SessionLimits> limits;  // as the worker has them; nullopt: an earlier daemon's
 
     Lifetime life;
-    bool in_stock = false;          // serves no client
-    bool prepared = false;          // in stock, and has been ready
-    DriverEnvironment environment;  // in stock: the variables that it was prepared with
-    std::uint64_t lanes_taken = 0;  // bit n: lane n was passed to the worker
+    bool in_stock = false;                      // serves no client
+    bool prepared = false;                      // in stock, and has been ready
+    DriverEnvironment environment;              // in stock: the variables that it was prepared with
+    std::optional<std::size_t> context_device;  // in stock: the server's number of the device with its context
+    std::uint64_t lanes_taken = 0;              // bit n: lane n was passed to the worker
 
     Watch link_watch, exit_watch;  // destroyed before the descriptors that they watch
     Timer timer;                   // for the deadline of `life`
@@ -101,6 +105,9 @@ struct Session {
 
     // Asks the worker to end, with the reason.
     void send_stop(const std::string& reason);
+
+    // Tells the worker its limits, if it does not have them yet.
+    void send_limits(const supervision::SessionLimits& wanted);
 
     // Passes a lane's connection to the worker, or says why not. The caller keeps its own copy of the descriptors.
     std::optional<Refusal> hand_lane(const LaneClaim& claim, const std::vector<int>& connection);

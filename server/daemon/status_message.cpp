@@ -9,6 +9,7 @@
 #include "common/version.h"
 #include "protocol/schema/control.capnp.h"
 #include "protocol/wire/frame.h"
+#include "server/daemon/tenancy.h"
 
 namespace gpupool::daemon {
 
@@ -24,9 +25,7 @@ std::uint64_t seconds(TimeSource::Duration duration) {
 }
 
 std::uint64_t age_seconds(std::int64_t started_unix_ms) {
-    const auto now =
-        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
-    return static_cast<std::uint64_t>(std::max<std::int64_t>(0, now.count() - started_unix_ms) / 1000);
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(0, unix_now_ms() - started_unix_ms) / 1000);
 }
 
 // The device on which the session uses most memory; if it uses none, the first device that it sees.
@@ -69,7 +68,7 @@ void describe_session(const Session& session, const std::vector<ProbedDevice>& d
     }
     out.setDevice(static_cast<std::uint32_t>(device_of(session, devices)));
     out.setMemoryUsed(total);
-    out.setMemoryQuota(report.memory_quota_bytes);
+    out.setMemoryQuota(session.place.taken() ? session.place.largest_quota_bytes() : report.memory_quota_bytes);
     out.setPeer(report.peer.c_str());
     out.setProcessName(report.client.process_name.c_str());
     out.setProcessId(report.client.process_id);
@@ -146,9 +145,9 @@ std::vector<std::byte> make_status_message(const ServerFacts& server,
     for (unsigned i = 0; i < taken.size(); ++i) {
         describe_session(*taken[i], server.driver.devices, list[i]);
     }
-    const auto queue = status.initWaiting(static_cast<unsigned>(std::min(waiting.size(), kMaxListedWaiting)));
+    auto queue = status.initWaiting(static_cast<unsigned>(std::min(waiting.size(), kMaxListedWaiting)));
     for (unsigned i = 0; i < queue.size(); ++i) {
-        auto entry = status.getWaiting()[i];
+        auto entry = queue[i];
         entry.setPosition(static_cast<std::uint32_t>(waiting[i].position));
         entry.setTenant(waiting[i].tenant.c_str());
         entry.setPeer(waiting[i].peer.c_str());

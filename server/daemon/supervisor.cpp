@@ -50,9 +50,13 @@ Status describe(Session& session, const transport::Connection& connection, const
         return token.error();
     }
     report.session_token.assign(token->begin(), token->end());
-    report.started_unix_ms =
-        std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    report.started_unix_ms = unix_now_ms();
     return {};
+}
+
+supervision::SessionLimits worker_limits(const policy::Effective& limits) {
+    static_assert(policy::kNoLimit == supervision::SessionLimits::kNone);
+    return {limits.copy_bandwidth, limits.pinned_memory_bytes, limits.handles};
 }
 
 messages::Grant grant_message(const policy::Grant& grant) {
@@ -76,7 +80,7 @@ Supervisor::Supervisor(Loop& loop, Background& background, const Config& config,
       parts_(std::move(parts)),
       plan_(config.stock_workers.value_or(parts_.driver.kind == "software" ? 0 : 1), loop.clock()),
       stock_timer_(loop, [this] { tend_stock(); }),
-      places_(loop, parts_.driver, config.stock_contexts ? plan_.size() : 0, tenancy.policy(),
+      places_(loop, parts_.driver, tenancy.policy(),
               [this] {
                   if (reception_ != nullptr) {
                       reception_->ask_again();
@@ -84,7 +88,7 @@ Supervisor::Supervisor(Loop& loop, Background& background, const Config& config,
               }),
       listener_watch_(loop),
       lifeline_watch_(loop) {
-    tenancy.on_change([this] { apply_policy(); });
+    tenancy.on_change([this] { change_policy(); });
     if (!config.one_tenant) {  // a daemon for one program has no administrator
         nvml_ = std::make_unique<NvmlReadings>(loop, background);
     }
@@ -124,8 +128,30 @@ void Supervisor::handle_signal(int number) {
     }
 }
 
-void Supervisor::apply_policy() {
+void Supervisor::change_policy() {
     places_.set_policy(tenancy_.policy());
+    for (const auto& [id, session] : sessions_) {
+        if (!session->in_stock) {
+            apply_limits(*session);
+        }
+    }
+}
+
+policy::Effective Supervisor::effective_limits(const Session& session) const {
+    return tenancy_.policy()->limits(session.place.grant().tenant, session.report.session_id);
+}
+
+void Supervisor::apply_limits(Session& session) {
+    if (session.life.over()) {
+        return;
+    }
+    const policy::Effective limits = effective_limits(session);
+    session.send_limits(worker_limits(limits));
+    const std::int64_t now = unix_now_ms();
+    const auto active = now - static_cast<std::int64_t>(std::min<std::uint64_t>(session.report.idle_ms, INT32_MAX));
+    if (const auto why = policy::end_reason(limits, session.report.started_unix_ms, active, now)) {
+        end(session, {"server", *why, EndCause::limit});
+    }
 }
 
 void Supervisor::hand_on() {
@@ -191,6 +217,7 @@ Verdict Supervisor::admit_session(std::unique_ptr<transport::Connection>& connec
         return std::move(*refusal);
     }
     if (const auto* const queued = std::get_if<Queued>(&decision)) {
+        tend_stock();  // it may have the room that is missing
         return *queued;
     }
     auto place = std::get<Places::Place>(std::move(decision));
@@ -307,6 +334,7 @@ bool Supervisor::hand_over(Session& session, std::unique_ptr<transport::Connecti
         return false;
     }
     session.in_stock = false;
+    session.context_device.reset();
     session.connection = std::move(connection);
     note(session, WorkerEvent::assigned);
     return true;
@@ -343,7 +371,7 @@ Result<Supervisor::NewWorker> Supervisor::new_worker(WorkerState state) {
     NewWorker worker;
     GPUPOOL_TRY(supervision::make_socket_pair(ours, worker.theirs));
     worker.session = make_session(*id, state);
-    worker.session->link = supervision::MessageSocket(std::move(ours));
+    worker.session->link = supervision::MessageSocket(std::move(ours), milliseconds(0));
     return worker;
 }
 
@@ -382,6 +410,8 @@ Status Supervisor::assign(Session& session, const transport::Connection& connect
     account.setJob(session.place.job().c_str());
     account.setSlot(static_cast<std::uint32_t>(session.place.slot()));
     messages::write_grant(grant_message(session.place.grant()), assignment.initGrant());
+    session.limits = worker_limits(effective_limits(session));
+    supervision::write(*session.limits, assignment.initLimits());
     std::vector<int> descriptors = connection.descriptors();
     descriptors.push_back(session.place.descriptor());
     return session.link.send(message, descriptors);

@@ -74,8 +74,6 @@ class Supervisor final : public SessionHost {
 
     void begin_stop(const std::string& reason);
     void hand_on();
-    // The policy has changed.
-    void apply_policy();
     // Ends run() once a stop has left nothing.
     void end_if_empty();
 
@@ -103,9 +101,15 @@ class Supervisor final : public SessionHost {
 
     // Ends a session, with a reason for its user.
     void end(Session& session, Ending ending);
+    void change_policy();
+    [[nodiscard]] policy::Effective effective_limits(const Session& session) const;
+    // Ends the session if its time is over, and tells its worker the limits that it does not have yet.
+    void apply_limits(Session& session);
     // supervisor_administration.cpp
     void serve(const policy::Identity& who, messages::AdministrationRequest request,
                std::function<void(messages::AdministrationAnswer)> reply);
+    // Gives a running session's job the memory that `changes` names, if any.
+    Status change_memory(Session& session, const messages::ChangeLimits& changes);
     [[nodiscard]] messages::AdministrationAnswer show_limits(const messages::LimitScope& scope) const;
     void complete(messages::TenantList& list) const;
     std::vector<std::byte> status_for(const policy::Identity& who);
@@ -121,6 +125,10 @@ class Supervisor final : public SessionHost {
     void tend_stock();
     Status start_stock_worker(const DriverEnvironment& environment);
     Session* find_in_stock(const DriverEnvironment& environment) const;
+    // Where a new worker of the stock should make a context; nullopt: nowhere.
+    [[nodiscard]] std::optional<std::size_t> stock_device(const DriverEnvironment& environment);
+    // Ends workers whose contexts are in the way, and charges the pool for those of the others.
+    void account_stock();
     void end_stock_worker(Session& worker, const char* why);
 
     void accept_introductions();

@@ -117,6 +117,25 @@ Result<Tenancy::Answer> change(policy::Store& store, const messages::ChangeLimit
     return Tenancy::Answer(messages::LimitList());
 }
 
+// The memory that the change gives a session; nullopt: it changes other limits only.
+Result<std::optional<Quotas>> memory_of(const messages::ChangeLimits& change) {
+    const std::string_view memory = policy::facts_of(policy::Limit::memory).key;
+    if (std::find(change.unset.begin(), change.unset.end(), memory) != change.unset.end()) {
+        return Error{ErrorCode::invalid_input,
+                     "the memory of a session that runs cannot be unset, only set to another amount"};
+    }
+    for (const messages::LimitText& set : change.set) {
+        if (set.key == memory) {
+            auto value = policy::parse_limit(policy::Limit::memory, set.value);
+            if (!value) {
+                return value.error();
+            }
+            return std::optional(std::move(value->quotas));
+        }
+    }
+    return std::optional<Quotas>();
+}
+
 }  // namespace
 
 void Supervisor::answer(const Admission& admission, std::span<const std::byte> request,
@@ -202,6 +221,7 @@ void Supervisor::serve(const policy::Identity& who, messages::AdministrationRequ
         Overloaded{
             [&](const messages::ListTenants&) {
                 tenancy_.in_store(
+                    Tenancy::Access::reads,
                     [](policy::Store& store) -> Result<Tenancy::Answer> {
                         auto stored = store.list(unix_now_ms());
                         if (!stored) {
@@ -222,6 +242,7 @@ void Supervisor::serve(const policy::Identity& who, messages::AdministrationRequ
             },
             [&](const messages::AddTenant& add) {
                 tenancy_.in_store(
+                    Tenancy::Access::changes,
                     [add](policy::Store& store) -> Result<Tenancy::Answer> {
                         GPUPOOL_TRY(policy::check_name(add.name));
                         const auto issued = store.add(
@@ -232,6 +253,7 @@ void Supervisor::serve(const policy::Identity& who, messages::AdministrationRequ
             },
             [&](const messages::RotateToken& rotate) {
                 tenancy_.in_store(
+                    Tenancy::Access::changes,
                     [rotate](policy::Store& store) -> Result<Tenancy::Answer> {
                         const auto issued = store.rotate(rotate.name, rotate.grace, unix_now_ms());
                         return issued ? Result<Tenancy::Answer>(new_token(rotate.name, *issued)) : issued.error();
@@ -240,6 +262,7 @@ void Supervisor::serve(const policy::Identity& who, messages::AdministrationRequ
             },
             [&](const messages::RevokeTokens& revoke) {
                 tenancy_.in_store(
+                    Tenancy::Access::changes,
                     [revoke](policy::Store& store) -> Result<Tenancy::Answer> {
                         const auto id =
                             revoke.id == 0 ? std::nullopt : std::optional(static_cast<std::int64_t>(revoke.id));
@@ -250,21 +273,30 @@ void Supervisor::serve(const policy::Identity& who, messages::AdministrationRequ
             },
             [&](const messages::ShowLimits& show) { reply(show_limits(show.scope)); },
             [&](const messages::ChangeLimits& changes) {
-                const bool of_session = changes.scope.kind == messages::LimitScope::Kind::session;
-                if (of_session && find_session(changes.scope.name) == nullptr) {
-                    reply(messages::AdministrationError{fmt::format("there is no session {}", changes.scope.name)});
-                    return;
+                std::string tenant = changes.scope.name, session_id;
+                if (changes.scope.kind == messages::LimitScope::Kind::session) {
+                    Session* const session = find_session(changes.scope.name);
+                    const Status changed =
+                        session == nullptr
+                            ? Error{ErrorCode::invalid_input, fmt::format("there is no session {}", changes.scope.name)}
+                            : change_memory(*session, changes);
+                    if (!changed) {
+                        reply(messages::AdministrationError{changed.error().message});
+                        return;
+                    }
+                    tenant = session->place.grant().tenant;
+                    session_id = changes.scope.name;
                 }
-                tenancy_.in_store([changes, by](policy::Store& store) { return change(store, changes, by); },
-                                  [this, reply, changes, of_session, record](messages::AdministrationAnswer answer) {
-                                      if (std::holds_alternative<messages::LimitList>(answer)) {
-                                          answer = show_limits(changes.scope);
-                                          record(of_session ? "" : changes.scope.name,
-                                                 of_session ? changes.scope.name : "", "changed limits",
-                                                 details_of(changes));
-                                      }
-                                      reply(std::move(answer));
-                                  });
+                tenancy_.in_store(
+                    Tenancy::Access::changes,
+                    [changes, by](policy::Store& store) { return change(store, changes, by); },
+                    [this, reply, changes, tenant, session_id, record](messages::AdministrationAnswer answer) {
+                        if (std::holds_alternative<messages::LimitList>(answer)) {
+                            answer = show_limits(changes.scope);
+                            record(tenant, session_id, "changed limits", details_of(changes));
+                        }
+                        reply(std::move(answer));
+                    });
             },
             [&](const messages::EndSession& ended) {
                 Session* const session = find_session(ended.session);
@@ -280,6 +312,7 @@ void Supervisor::serve(const policy::Identity& who, messages::AdministrationRequ
             [&](const messages::ShowUsage& show) {
                 tenancy_.flush_usage([this, show, reply] {
                     tenancy_.in_store(
+                        Tenancy::Access::reads,
                         [show](policy::Store& store) -> Result<Tenancy::Answer> {
                             policy::UsageQuery query;
                             query.tenant = show.tenant.empty() ? std::nullopt : std::optional(show.tenant);
@@ -303,6 +336,25 @@ void Supervisor::serve(const policy::Identity& who, messages::AdministrationRequ
             },
         },
         request);
+}
+
+Status Supervisor::change_memory(Session& session, const messages::ChangeLimits& changes) {
+    const auto memory = memory_of(changes);
+    if (!memory) {
+        return memory.error();
+    }
+    if (!*memory) {
+        return {};
+    }
+    for (const messages::LimitText& set : changes.set) {  // all or nothing
+        if (const auto text = policy::check_override(set.key, set.value); !text) {
+            return text.error();
+        }
+    }
+    if (!session.place.taken()) {
+        return Error{ErrorCode::unavailable, "the session's memory is not accounted for (see the server's log)"};
+    }
+    return session.place.change_memory(**memory);
 }
 
 Session* Supervisor::find_session(const std::string& id) const {

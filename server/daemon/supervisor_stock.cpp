@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/log.h"
+#include "common/visible_devices.h"
 #include "server/daemon/supervisor.h"
 
 namespace gpupool::daemon {
@@ -34,10 +35,48 @@ std::size_t Supervisor::session_count() const {
         std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return !entry.second->in_stock; }));
 }
 
+// No context may be on the GPU of an exclusive job, or take memory for which a session waits.
+std::optional<std::size_t> Supervisor::stock_device(const DriverEnvironment& environment) {
+    if (!config_.stock_contexts || !places_.waiters().empty()) {
+        return std::nullopt;
+    }
+    std::vector<DeviceUuid> uuids;
+    for (const ProbedDevice& device : parts_.driver.devices) {
+        uuids.push_back(parse_uuid(device.uuid));
+    }
+    const auto value = environment.find("CUDA_VISIBLE_DEVICES");
+    const auto seen =
+        visible_devices(value == environment.end() ? std::nullopt : std::optional<std::string>(value->second), uuids);
+    if (seen.empty()) {
+        return std::nullopt;
+    }
+    const auto device = static_cast<std::size_t>(seen.front());
+    const bool fits = !places_.pool().is_exclusive(device) &&
+                      places_.pool().has_room(device, parts_.driver.devices[device].context_bytes);
+    return fits ? std::optional(device) : std::nullopt;
+}
+
+void Supervisor::account_stock() {
+    const bool in_the_way = !places_.waiters().empty();
+    for (Session* const worker : stock()) {
+        if (worker->context_device && (in_the_way || places_.pool().is_exclusive(*worker->context_device))) {
+            end_stock_worker(*worker, "a session needs the GPU on which it has a context");
+        }
+    }
+    std::vector<std::size_t> contexts(parts_.driver.devices.size());
+    for (const auto& [id, session] : sessions_) {  // also those whose process has yet to end
+        if (session->in_stock && session->context_device) {
+            ++contexts[*session->context_device];
+        }
+    }
+    places_.set_stock(contexts);
+}
+
 void Supervisor::tend_stock() {
     if (stopping_ || departure_ == Departure::handed_on) {
         return;
     }
+    account_stock();
     if (plan_.start_after() > loop_.now()) {
         stock_timer_.set(plan_.start_after());
         return;
@@ -56,8 +95,11 @@ void Supervisor::tend_stock() {
             log::warn("no worker for the stock: {}", started.error().message);
             plan_.note_failure(environment, false);
             stock_timer_.set(plan_.start_after());
-            return;
+            break;
         }
+    }
+    if (!changes.start.empty()) {
+        account_stock();
     }
 }
 
@@ -75,7 +117,8 @@ Status Supervisor::start_stock_worker(const DriverEnvironment& environment) {
     preparation.setDriverPath(parts_.driver.path.c_str());
     preparation.setDaemonProcessId(static_cast<std::uint32_t>(::getpid()));
     preparation.setLogLevel(config_.log_level.c_str());
-    preparation.setContext(config_.stock_contexts);
+    session.context_device = stock_device(environment);
+    preparation.setContext(session.context_device.has_value());
     auto entries = preparation.initEnvironment(static_cast<unsigned>(environment.size()));
     unsigned next = 0;
     for (const auto& [name, value] : environment) {

@@ -67,10 +67,10 @@ void Supervisor::accept_introductions() {
             continue;
         }
         const auto place = introductions_.insert(introductions_.end(), nullptr);
-        *place = std::unique_ptr<Introduction>(new Introduction{supervision::MessageSocket(std::move(socket)), peer.pid,
-                                                                Lifetime(config_, WorkerState::introduced, loop_.now()),
-                                                                Watch(loop_),
-                                                                Timer(loop_, [this, place] { remove(place); })});
+        *place = std::unique_ptr<Introduction>(
+            new Introduction{supervision::MessageSocket(std::move(socket), milliseconds(0)), peer.pid,
+                             Lifetime(config_, WorkerState::introduced, loop_.now()), Watch(loop_),
+                             Timer(loop_, [this, place] { remove(place); })});
         Introduction& introduction = **place;
         introduction.timer.set(introduction.life.deadline());
         introduction.watch.keep_waiting(introduction.link.descriptor(), [this, place] { handle_introduction(place); });
@@ -207,6 +207,7 @@ void Supervisor::take_report(Session& session, WorkerReport report) {
     session.report = std::move(report);
     compare_with_nvml(session);
     count_usage(session);
+    apply_limits(session);
 }
 
 void Supervisor::count_usage(const Session& session) {
@@ -315,6 +316,15 @@ void Supervisor::end_session(Session& session, const std::string& how, bool in_o
     audit(policy::AuditEvent::ended, ending.by, session, ending.reason);
     events_.note_ended(tenant, ending.cause);
     tenancy_.usage().end_session(id, tenancy_.now());
+    if (tenancy_.policy()->changes_session(id)) {
+        tenancy_.in_store(
+            Tenancy::Access::changes,
+            [id](policy::Store& store) -> Result<Tenancy::Answer> {
+                GPUPOOL_TRY(store.forget_session(id));
+                return Tenancy::Answer(messages::Done{});
+            },
+            [](const messages::AdministrationAnswer&) {});
+    }
     sessions_.erase(id);  // its place may go to a request that waits
     count_gpus(tenant);
     end_if_empty();

@@ -34,31 +34,6 @@ struct Tenancy::Installed {
 
 namespace {
 
-template <class Kept, class Installed>
-Result<Installed> combine(Kept& kept) {
-    std::vector<policy::KnownToken> tokens = kept.of_file->tokens();
-    policy::Overrides overrides;
-    bool any = false;
-    if (kept.store) {
-        auto stored = kept.store->tokens(unix_now_ms(), &any);
-        if (!stored) {
-            return stored.error();
-        }
-        tokens.insert(tokens.end(), stored->begin(), stored->end());
-        auto changes = kept.store->overrides();
-        if (!changes) {
-            return changes.error();
-        }
-        overrides = std::move(*changes);
-    }
-    std::vector<std::string> unusable;
-    auto policy = std::make_shared<const policy::Policy>(kept.of_file->with(overrides, &unusable));
-    for (const std::string& change : unusable) {
-        log::warn("a live change of a limit cannot be used: {}", change);
-    }
-    return Installed{std::move(policy), policy::TokenTable(std::move(tokens), any)};
-}
-
 Status make_directory(const std::string& path) {
     std::error_code error;
     std::filesystem::create_directories(path, error);
@@ -82,6 +57,30 @@ Tenancy::Tenancy(Loop& loop, Background& background, const Config& config)
       }) {}
 
 Tenancy::~Tenancy() = default;
+
+Result<Tenancy::Installed> Tenancy::combine(Kept& kept) {
+    std::vector<policy::KnownToken> tokens = kept.of_file->tokens();
+    policy::Overrides overrides;
+    bool any = false;
+    if (kept.store) {
+        auto stored = kept.store->tokens(unix_now_ms(), &any);
+        if (!stored) {
+            return stored.error();
+        }
+        tokens.insert(tokens.end(), stored->begin(), stored->end());
+        auto changes = kept.store->overrides();
+        if (!changes) {
+            return changes.error();
+        }
+        overrides = std::move(*changes);
+    }
+    std::vector<std::string> unusable;
+    auto policy = std::make_shared<const policy::Policy>(kept.of_file->with(overrides, &unusable));
+    for (const std::string& change : unusable) {
+        log::warn("a live change of a limit cannot be used: {}", change);
+    }
+    return Installed{std::move(policy), policy::TokenTable(std::move(tokens), any)};
+}
 
 Result<std::unique_ptr<Tenancy>> Tenancy::open(Loop& loop, Background& background, const Config& config) {
     std::unique_ptr<Tenancy> tenancy(new Tenancy(loop, background, config));
@@ -113,7 +112,7 @@ Result<std::unique_ptr<Tenancy>> Tenancy::open(Loop& loop, Background& backgroun
             log::warn("tenants, usage and live changes are not kept: {}", made.error().message);
         }
     }
-    auto installed = combine<Kept, Installed>(kept);
+    auto installed = combine(kept);
     if (!installed) {
         return installed.error();
     }
@@ -144,7 +143,7 @@ void Tenancy::reload() {
                 return policy.error();
             }
             kept->of_file = std::make_shared<const policy::Policy>(std::move(*policy));
-            return combine<Kept, Installed>(*kept);
+            return combine(*kept);
         },
         [this](Result<Installed> installed) {
             if (!installed) {
@@ -156,13 +155,13 @@ void Tenancy::reload() {
         });
 }
 
-void Tenancy::in_store(Work work, std::function<void(Answer)> done) {
+void Tenancy::in_store(Access access, Work work, std::function<void(Answer)> done) {
     struct Outcome {
         Answer answer;
         std::optional<Installed> installed;
     };
     background_.run(
-        [kept = kept_, work = std::move(work)]() -> Outcome {
+        [kept = kept_, access, work = std::move(work)]() -> Outcome {
             if (!kept->store) {
                 return {messages::AdministrationError{kept->why_no_store}, {}};
             }
@@ -170,7 +169,10 @@ void Tenancy::in_store(Work work, std::function<void(Answer)> done) {
             if (!answer) {
                 return {messages::AdministrationError{answer.error().message}, {}};
             }
-            auto installed = combine<Kept, Installed>(*kept);
+            if (access == Access::reads) {
+                return {std::move(*answer), {}};
+            }
+            auto installed = combine(*kept);
             if (!installed) {
                 return {messages::AdministrationError{installed.error().message}, {}};
             }

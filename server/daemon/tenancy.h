@@ -48,8 +48,9 @@ class Tenancy {
 
     using Answer = messages::AdministrationAnswer;
     using Work = std::function<Result<Answer>(policy::Store&)>;
+    enum class Access { reads, changes };
     // Runs `work` in the background, installs what it changed, and then calls `done`.
-    void in_store(Work work, std::function<void(Answer)> done);
+    void in_store(Access access, Work work, std::function<void(Answer)> done);
 
     [[nodiscard]] policy::UsageMeter& usage() { return usage_; }
     [[nodiscard]] policy::Moment now() const;
@@ -64,6 +65,8 @@ class Tenancy {
     struct Installed;
 
     Tenancy(Loop& loop, Background& background, const Config& config);
+    // The policy and the tokens of the files and the store together.
+    static Result<Installed> combine(Kept& kept);
     void install(Installed installed);
 
     Loop& loop_;

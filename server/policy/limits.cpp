@@ -237,10 +237,4 @@ std::optional<std::string> end_reason(const Effective& limits, std::int64_t star
     return std::nullopt;
 }
 
-std::optional<std::int64_t> next_end_ms(const Effective& limits, std::int64_t started_ms, std::int64_t last_active_ms) {
-    const auto life = end_of(started_ms, limits.life_time_ms);
-    const auto idle = end_of(last_active_ms, limits.idle_time_ms);
-    return life && idle ? std::min(life, idle) : life ? life : idle;
-}
-
 }  // namespace gpupool::policy

@@ -117,7 +117,5 @@ Effective effective(const Limits& limits);
 // Why a session has to end by its limits, for its user; nullopt: it need not yet. Times in milliseconds on one clock.
 std::optional<std::string> end_reason(const Effective& limits, std::int64_t started_ms, std::int64_t last_active_ms,
                                       std::int64_t now_ms);
-// When end_reason() has to be asked again if the session stays idle; nullopt: never.
-std::optional<std::int64_t> next_end_ms(const Effective& limits, std::int64_t started_ms, std::int64_t last_active_ms);
 
 }  // namespace gpupool::policy

@@ -31,6 +31,10 @@ void Policy::Place::apply(const Place& other) {
     }
 }
 
+bool Policy::changes_session(const std::string& session) const {
+    return live_.contains({Scope::Kind::session, session});
+}
+
 Policy::Place Policy::live(const Scope& scope) const {
     const auto found = live_.find(scope);
     return found == live_.end() ? Place() : found->second;

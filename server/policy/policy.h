@@ -78,6 +78,8 @@ class Policy {
     [[nodiscard]] const Rules& rules() const { return rules_; }
     // What a tenant's sessions may have, or one session. An unknown tenant has what all have.
     [[nodiscard]] Effective limits(const std::string& tenant, const std::string& session = {}) const;
+    // Is a limit set live for this session?
+    [[nodiscard]] bool changes_session(const std::string& session) const;
     // All limits that hold there, and where each was set.
     [[nodiscard]] std::vector<ShownLimit> show(const std::string& tenant, const std::string& session = {}) const;
     // The tenants that the file names.

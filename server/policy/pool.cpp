@@ -97,7 +97,10 @@ bool Pool::fits(std::size_t device, const Demand& demand) const {
     if (is_exclusive(device) || (demand.session_class == SessionClass::exclusive && jobs_on_[device] > 0)) {
         return false;
     }
-    const std::uint64_t bytes = need(device, demand.quota_bytes[device]);
+    return has_room(device, need(device, demand.quota_bytes[device]));
+}
+
+bool Pool::has_room(std::size_t device, std::uint64_t bytes) const {
     const std::uint64_t most = capacity(device);
     return bytes == 0 || (promised_[device] <= most && bytes <= most - promised_[device]);
 }

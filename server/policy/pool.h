@@ -140,6 +140,8 @@ class Pool {
     // When advance() is due.
     [[nodiscard]] std::optional<std::int64_t> next_deadline_ms() const;
 
+    [[nodiscard]] std::uint64_t set_aside_bytes(std::size_t device) const { return devices_[device].set_aside_bytes; }
+    [[nodiscard]] bool has_room(std::size_t device, std::uint64_t bytes) const;
     [[nodiscard]] std::uint64_t promised_bytes(std::size_t device) const { return promised_[device]; }
     [[nodiscard]] std::size_t jobs_on(std::size_t device) const { return jobs_on_[device]; }
     [[nodiscard]] bool is_exclusive(std::size_t device) const { return exclusive_[device] > 0; }

@@ -168,6 +168,10 @@ std::uint64_t JobAccount::quota_bytes(std::size_t device) const {
     return page_->device[device].quota_bytes;
 }
 
+void JobAccount::set_quota(std::size_t device, std::uint64_t bytes) {
+    page_->device[device].quota_bytes = bytes;
+}
+
 std::uint64_t JobAccount::context_bytes(std::size_t device) const {
     return page_->device[device].context_bytes;
 }

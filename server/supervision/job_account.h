@@ -48,6 +48,8 @@ class JobAccount {
     [[nodiscard]] std::optional<std::size_t> find(std::string_view uuid) const;
     [[nodiscard]] std::uint64_t quota_bytes(std::size_t device) const;
     [[nodiscard]] std::uint64_t context_bytes(std::size_t device) const;
+    // 0: no quota. If more is used than that, nothing fits until enough has been returned.
+    void set_quota(std::size_t device, std::uint64_t bytes);
 
     // What one session has, and what all of them have.
     [[nodiscard]] std::uint64_t used_bytes(std::size_t slot, std::size_t device) const;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "server/supervision/runtime_directory.h"
 
@@ -269,6 +270,14 @@ void WorkerLink::end_within(milliseconds timeout) {
     wake();
 }
 
+void WorkerLink::await_report(milliseconds timeout) {
+    UniqueLock lock(mutex_);
+    report_due_ = true;
+    const std::uint64_t wanted = ++reports_wanted_;
+    wake();
+    TimeSource::system().wait_for(report_sent_, lock, timeout, [&] { return reports_sent_ >= wanted; });
+}
+
 void WorkerLink::wake() {
     const std::uint64_t one = 1;
     // A full counter wakes too, so a failed write needs no handling.
@@ -278,6 +287,7 @@ void WorkerLink::wake() {
 void WorkerLink::run() {
     next_report_ = Clock::now();
     connected_at_ = next_report_;
+    active_at_ = next_report_;
     handle_messages(early_messages_);
     early_messages_.clear();
     while (true) {
@@ -353,6 +363,10 @@ void WorkerLink::handle_messages(std::vector<Message>& messages) {
                 if (handlers_.lane && !message.descriptors.empty()) {
                     handlers_.lane(content.getLane().getIndex(), std::move(message.descriptors));
                 }
+            } else if (content.isLimits()) {
+                if (handlers_.limits) {
+                    handlers_.limits(read(content.getLimits()));
+                }
             } else {
                 log::warn("the daemon assigned a second session: ignored");
             }
@@ -370,16 +384,29 @@ void WorkerLink::handle_client() {
     }
 }
 
+// Since the last report in which the session was seen to do something, and so at most one report interval too short.
+milliseconds WorkerLink::idle_for() {
+    const std::uint64_t commands = counters_->commands.load(std::memory_order_relaxed);
+    const auto now = Clock::now();
+    if (std::exchange(commands_seen_, commands) != commands || counters_->working.load(std::memory_order_relaxed)) {
+        active_at_ = now;
+    }
+    return std::chrono::duration_cast<milliseconds>(now - active_at_);
+}
+
 void WorkerLink::send_report() {
+    std::uint64_t wanted = 0;
     capnp::MallocMessageBuilder message;
     message.setRoot(report_.getRoot<schema::Report>().asReader());
     auto report = message.getRoot<schema::Report>();
     {
         const Lock lock(mutex_);
         values_due_ = false;
+        wanted = reports_wanted_;
         report.setState(state_);
-        report.setBytesIn(copied_->in.load(std::memory_order_relaxed));
-        report.setBytesOut(copied_->out.load(std::memory_order_relaxed));
+        report.setBytesIn(counters_->bytes_in.load(std::memory_order_relaxed));
+        report.setBytesOut(counters_->bytes_out.load(std::memory_order_relaxed));
+        report.setIdleMilliseconds(static_cast<std::uint64_t>(idle_for().count()));
         auto memory = report.initMemoryUsed(static_cast<unsigned>(memory_used_bytes_.size()));
         for (unsigned i = 0; i < memory_used_bytes_.size(); ++i) {
             memory.set(i, memory_used_bytes_[i]);
@@ -404,6 +431,9 @@ void WorkerLink::send_report() {
     account_due_ = false;
     last_report_ = Clock::now();
     next_report_ = last_report_ + limits_.report_interval;
+    const Lock lock(mutex_);
+    reports_sent_ = wanted;
+    report_sent_.notify_all();
 }
 
 void WorkerLink::lose_daemon(const std::string& why) {

@@ -31,13 +31,14 @@
 #include <utility>
 #include <vector>
 
-#include "common/copied_bytes.h"
 #include "common/mutex.h"
 #include "common/result.h"
+#include "common/session_counters.h"
 #include "common/unique_fd.h"
 #include "protocol/schema/supervision.capnp.h"
 #include "server/supervision/job_account.h"
 #include "server/supervision/message_socket.h"
+#include "server/supervision/session_limits.h"
 
 namespace gpupool::supervision {
 
@@ -56,6 +57,9 @@ struct WorkerHandlers {
     // The client closed its end of the connection given to watch_client(). Called once, as soon as the operating system
     // knows, even if no thread reads the connection.
     std::function<void()> client_gone;
+
+    // The session has other limits from now on.
+    std::function<void(const SessionLimits& limits)> limits;
 
     // A lane of the client has connected.
     std::function<void(std::size_t index, std::vector<UniqueFd> connection)> lane;
@@ -94,8 +98,8 @@ class WorkerLink {
     using Waits = std::vector<std::pair<std::string, std::uint32_t>>;
     void set_waits(Waits waits);
 
-    // What the session copies, for the reports. Any thread.
-    [[nodiscard]] const std::shared_ptr<CopiedBytes>& copied() const { return copied_; }
+    // What the session does, for the reports. Any thread.
+    [[nodiscard]] const std::shared_ptr<SessionCounters>& counters() const { return counters_; }
 
     // Watches a duplicate of the connection's descriptor and calls client_gone.
     Status watch_client(int connection_descriptor);
@@ -103,6 +107,8 @@ class WorkerLink {
     // The worker is ending by itself (goodbye, or end of the connection). Reports `ending`, and ends the process if it
     // still exists after `timeout`. Does not call the stop handler.
     void end_within(std::chrono::milliseconds timeout);
+    // Waits until a report has been sent that has all that was set before, for at most `timeout`.
+    void await_report(std::chrono::milliseconds timeout);
 
   private:
     // Changes a value that the next report has.
@@ -122,6 +128,7 @@ class WorkerLink {
     void handle_messages(std::vector<Message>& messages);
     void handle_client();
     void send_report();
+    std::chrono::milliseconds idle_for();
     void lose_daemon(const std::string& why);
     void find_daemon();
     void stop(const std::string& reason);
@@ -155,17 +162,21 @@ class WorkerLink {
     Clock::time_point daemon_lost_at_{};
     bool account_due_ = false;  // the next report goes to a daemon that does not have it yet
     bool stop_called_ = false;
+    std::uint64_t commands_seen_ = 0;
+    Clock::time_point active_at_{};
 
     // Shared, guarded by mutex_.
     mutable Mutex mutex_;
     std::string state_ GP_GUARDED_BY(mutex_) = "starting";
     std::vector<std::string> device_uuids_ GP_GUARDED_BY(mutex_);
     std::vector<std::uint64_t> memory_used_bytes_ GP_GUARDED_BY(mutex_);
-    const std::shared_ptr<CopiedBytes> copied_ = std::make_shared<CopiedBytes>();
+    const std::shared_ptr<SessionCounters> counters_ = std::make_shared<SessionCounters>();
     Waits waits_ GP_GUARDED_BY(mutex_);
     UniqueFd new_client_ GP_GUARDED_BY(mutex_);
     Clock::time_point process_deadline_ GP_GUARDED_BY(mutex_) = Clock::time_point::max();
     bool report_due_ GP_GUARDED_BY(mutex_) = true;
+    std::uint64_t reports_wanted_ GP_GUARDED_BY(mutex_) = 0, reports_sent_ GP_GUARDED_BY(mutex_) = 0;
+    Condition report_sent_;
     bool values_due_ GP_GUARDED_BY(mutex_) = false;
     bool finished_ GP_GUARDED_BY(mutex_) = false;
 };

@@ -189,6 +189,7 @@ bool restrains(codec::NoticeType type) {
 }  // namespace
 
 void Answers::notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes) {
+    notified_ = true;
     if (!agreement_.has(type)) {
         return;  // the client does not know it. It is not of the core set, so no thread waits for it.
     }

@@ -63,6 +63,8 @@ class Answers {
         notify_bytes(type, &notice, sizeof notice);
     }
     void notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes);
+    // Has anything been notified since the last call? The channel may still hold it back.
+    bool take_notified() { return std::exchange(notified_, false); }
     void notify_text(codec::NoticeType type, std::string_view text);
 
     // Sends data of a transfer that the client began, over a lane or the session's own connection. The data must stay
@@ -108,6 +110,7 @@ class Answers {
     wire::Channel* channel_ = nullptr;
     wire::Lanes* lanes_ = nullptr;
     std::uint64_t announced_pieces_ = 0;
+    bool notified_ = false;
 };
 
 }  // namespace gpupool::worker

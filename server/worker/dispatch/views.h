@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <tuple>
 
-#include "common/copied_bytes.h"
 #include "server/driver/api.h"
 #include "server/worker/dispatch/answers.h"
 #include "server/worker/gate/gate.h"
@@ -32,6 +31,7 @@ class FunctionChanges;
 class GraphSteps;
 class Helpers;
 class HostMirrors;
+class HostTraffic;
 class Images;
 class Inbox;
 class Incoming;
@@ -108,7 +108,8 @@ struct GreenContextView : ContextView {
 struct CopyView : SessionView {
     Staging& staging;
     Incoming& incoming;
-    CopiedBytes& copied;
+    HostTraffic& traffic;
+    const HostMirrors& host_mirrors;
 };
 
 struct GraphView : SessionView {

@@ -120,7 +120,8 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
       staging_(
           api_, {std::begin(kStagingSizes), std::end(kStagingSizes)}, [this] { inbox_.wake(); }, &context_owners_),
       incoming_(clock_),
-      graph_steps_(answers_, incoming_, host_mirrors_, inbox_),
+      traffic_(*options_.counters, clock_),
+      graph_steps_(answers_, incoming_, host_mirrors_, traffic_, inbox_),
       linker_(inbox_, tracer_),
       door_(waiting_calls_, host_functions_, graph_steps_, host_mirrors_),
       gate_(scheduler_, {[this](const StreamState* stream, const Queue* queue, bool throttled) {
@@ -135,6 +136,13 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
         memory_.code.set_runtime(CodeMemory::kOfNvidia);
     }
     host_mirrors_.limit_shared(options_.shared_memory_bytes);
+    set_limits(options_.limits);
+}
+
+void Worker::set_limits(const supervision::SessionLimits& limits) {
+    traffic_.limit(limits.copy_bytes_per_second);
+    host_mirrors_.limit_pinned(limits.pinned_bytes);
+    handles_.limit(limits.handles);
 }
 
 Views::All Worker::all_views() {
@@ -147,7 +155,7 @@ Views::All Worker::all_views() {
             CodeView{session, images_, helpers_, function_changes_, linker_},
             contexts,
             GreenContextView{contexts, device_resources_, context_owners_},
-            CopyView{session, staging_, incoming_, *options_.copied},
+            CopyView{session, staging_, incoming_, traffic_, host_mirrors_},
             graphs,
             GraphExecView{graphs, graph_steps_, pinned_, host_functions_},
             HostFunctionView{session, host_functions_, word_memory_, graph_steps_},
@@ -203,6 +211,7 @@ void Worker::loop() {
     std::optional<TimeSource::TimePoint> idle_since;
     unsigned batches_ahead = 0;
     inbox_.serve_here();
+    SessionCounters& counters = *options_.counters;
     prepared_context_until_ = clock_.now() + options_.prepared_context_timeout;
     Inbox::Batch batch;
     while (!end_.begun()) {
@@ -212,6 +221,7 @@ void Worker::loop() {
         }
         batch = inbox_.take(std::move(batch));
         bool moved = !batch.empty();
+        counters.commands.store(commands_, std::memory_order_relaxed);
         if (takes_long(batch)) {
             receiver_.reset();
         }
@@ -250,6 +260,7 @@ void Worker::loop() {
             moved = tracer_.poll() || moved;
         }
         memory_.report();
+        moved = answers_.take_notified() || moved;  // an entry may have asked for data and still wait
         if (moved) {
             channel_->try_flush();
             idle_since.reset();
@@ -267,7 +278,9 @@ void Worker::loop() {
 // a frame arrives.
 void Worker::pause(std::optional<TimeSource::TimePoint>& idle_since) {
     report_waits();
-    if (!scheduler_.waiting() && !gate_.queues_any() && stream_watches_.empty()) {
+    const bool working = scheduler_.waiting() || gate_.queues_any() || !stream_watches_.empty();
+    options_.counters->working.store(working, std::memory_order_relaxed);
+    if (!working) {
         const bool only_frames = host_mirrors_.empty() && !tracer_.waiting();
         if (only_frames && inbox_.poll([this] { poll_for_frames(); })) {
             return;

@@ -22,10 +22,12 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/session_counters.h"
 #include "protocol/codec/agreement.h"
 #include "protocol/wire/channel.h"
 #include "protocol/wire/lanes.h"
 #include "server/driver/library.h"
+#include "server/supervision/session_limits.h"
 #include "server/worker/dispatch/answers.h"
 #include "server/worker/dispatch/command.h"
 #include "server/worker/dispatch/helpers.h"
@@ -52,6 +54,7 @@
 #include "server/worker/session/prepared_context.h"
 #include "server/worker/session/session_end.h"
 #include "server/worker/tracing/tracer.h"
+#include "server/worker/transfers/host_traffic.h"
 #include "server/worker/transfers/incoming.h"
 #include "server/worker/transfers/staging.h"
 
@@ -69,7 +72,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver, private C
         std::uint64_t shared_memory_bytes = 0;  // pinned memory that the client may share
         std::size_t issuers = 0;                // threads that issue launches beside the dispatcher, see issuers.h
         std::function<void(std::vector<std::uint64_t>)> memory_changed;
-        std::shared_ptr<CopiedBytes> copied = std::make_shared<CopiedBytes>();  // counts what the session copies
+        std::shared_ptr<SessionCounters> counters = std::make_shared<SessionCounters>();
+        supervision::SessionLimits limits;
         // Called when other queued work waits than before, or for other reasons; Gate::waits().
         std::function<void(const std::array<std::size_t, codec::kReasons>&)> waits_changed;
         // Called by any thread when the session is over: the process has to end, even if something still runs.
@@ -96,6 +100,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver, private C
     // Runs `job` on the dispatcher's thread. Any thread.
     void post(std::function<void()> job) { inbox_.post(std::move(job)); }
     // Before run(), or on the dispatcher's thread.
+    void set_limits(const supervision::SessionLimits& limits);
     const SessionView& session() { return views_.session(); }
 
   private:
@@ -154,6 +159,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver, private C
     PreparedContext prepared_context_;
     Staging staging_;
     Incoming incoming_;
+    HostTraffic traffic_;
     Images images_;
     HostFunctions host_functions_;
     GraphBook graphs_;

@@ -16,7 +16,8 @@
 //   credit         the stream has too much outstanding in the driver (scheduler.h)
 //   driver closed  another call may hold the driver's locks (waiting_calls.h)
 //   lease          another session may use the GPU now. Only work waits for it
-//   data, driver call   the entry itself says so: its data or a helper's call is not complete
+//   data, driver call, bandwidth   the entry itself says so: its data or a helper's call is not complete, or the
+//                  session has used up its bandwidth of copies (host_traffic.h)
 //
 // Numbers of entries grow in the order of arrival. An entry that goes on after others arrived keeps its number.
 //

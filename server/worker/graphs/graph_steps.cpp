@@ -73,7 +73,8 @@ bool GraphSteps::poll(ClientStep& step, bool running) {
         }
         return moved;
     }
-    if (!running || __atomic_load_n(step.request, __ATOMIC_ACQUIRE) == 0) {
+    if (!running || __atomic_load_n(step.request, __ATOMIC_ACQUIRE) == 0 ||
+        (step.kind == ClientStep::Kind::from_client && !traffic_.may_go(HostTraffic::Way::in))) {
         return false;
     }
     __atomic_store_n(step.request, 0u, __ATOMIC_RELAXED);
@@ -105,6 +106,7 @@ void GraphSteps::start(ClientStep& step) {
             answers_.notify(codec::NoticeType::graph_function, codec::GraphFunctionNotice{step.ticket, work.function});
             return;
         case ClientStep::Kind::from_client:
+            traffic_.count(HostTraffic::Way::in, work.bytes);
             incoming_.begin(step.ticket);
             for (; step.offset < work.bytes; step.offset += piece_at(step)) {
                 incoming_.expect(step.ticket, step.offset, piece_at(step), work.staging->data() + step.offset);
@@ -132,8 +134,10 @@ bool GraphSteps::go_on(ClientStep& step) {
             if (step.confirming) {
                 return false;
             }
-            while (step.offset < step.current->bytes && *step.flying < kPiecesFlying) {
+            while (step.offset < step.current->bytes && *step.flying < kPiecesFlying &&
+                   traffic_.may_go(HostTraffic::Way::out)) {
                 const std::size_t bytes = piece_at(step);
+                traffic_.count(HostTraffic::Way::out, bytes);
                 ++*step.flying;
                 answers_.send_own(step.ticket, step.offset, {step.current->staging->data() + step.offset, bytes},
                                   [flying = step.flying, &inbox = inbox_] {

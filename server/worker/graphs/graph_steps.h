@@ -13,14 +13,16 @@
 #include "server/worker/dispatch/inbox.h"
 #include "server/worker/graphs/graph_exec.h"
 #include "server/worker/memory/host_mirrors.h"
+#include "server/worker/transfers/host_traffic.h"
 #include "server/worker/transfers/incoming.h"
 
 namespace gpupool::worker {
 
 class GraphSteps {
   public:
-    GraphSteps(Answers& answers, Incoming& incoming, const HostMirrors& host_mirrors, Inbox& inbox)
-        : answers_(answers), incoming_(incoming), host_mirrors_(host_mirrors), inbox_(inbox) {}
+    GraphSteps(Answers& answers, Incoming& incoming, const HostMirrors& host_mirrors, HostTraffic& traffic,
+               Inbox& inbox)
+        : answers_(answers), incoming_(incoming), host_mirrors_(host_mirrors), traffic_(traffic), inbox_(inbox) {}
 
     // A launch with these steps begins, or has ended.
     void begin(const std::shared_ptr<ClientSteps>& steps);
@@ -43,6 +45,7 @@ class GraphSteps {
     Answers& answers_;
     Incoming& incoming_;
     const HostMirrors& host_mirrors_;
+    HostTraffic& traffic_;
     Inbox& inbox_;
     std::uint64_t next_ticket_ = 1;
     // Steps of launches that run, and steps of failed launches while data is on its way to or from their memory.

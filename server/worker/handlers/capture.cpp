@@ -46,7 +46,7 @@ CUresult why_not_kept(SessionView& session, StreamState& stream, bool discard) {
     if (discard) {
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
-    if (!stream.captures_to_given && session.handles.size() >= HandleTable::kMaxHandles) {
+    if (!stream.captures_to_given && session.handles.full()) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return stream.take_latched();

@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "server/worker/handlers/handlers.h"
 #include "server/worker/transfers/copy_pieces.h"
+#include "server/worker/transfers/host_traffic.h"
 #include "server/worker/transfers/incoming.h"
 #include "server/worker/transfers/staging.h"
 
@@ -123,6 +124,9 @@ class CopyIn final : public Copy {
         }
         const bool failed = result_ != CUDA_SUCCESS;  // then no further piece is pulled
         while (in_flight_ < kPiecesInFlight && !pieces_.done() && !failed) {
+            if (!session_.traffic.may_go(HostTraffic::Way::in)) {
+                return Reason::bandwidth;
+            }
             const std::span<std::byte> chunk = session_.staging.take(stream_.staging, pieces_.left_bytes());
             if (chunk.empty()) {
                 break;
@@ -132,6 +136,7 @@ class CopyIn final : public Copy {
                 at < ahead_bytes_ ? std::min<std::uint64_t>(chunk.size(), ahead_bytes_ - at) : chunk.size());
             asked_.push_back(piece);
             ++in_flight_;
+            session_.traffic.count(HostTraffic::Way::in, piece.bytes);
             session_.incoming.expect(transfer_, piece.offset, piece.bytes, chunk.data());
             if (piece.offset >= ahead_bytes_) {
                 session_.answers.notify(codec::NoticeType::pull,
@@ -159,7 +164,6 @@ class CopyIn final : public Copy {
         }
         const Tracer::Issue issuing(session_.tracer, command_.header, waited_for());
         Tracer::Work work(session_.tracer, stream_, codec::TraceKind::copy_in, piece.bytes);
-        session_.copied.in.fetch_add(piece.bytes, std::memory_order_relaxed);
         const CUresult result = side_.to_device(*submission, session_.api, piece, landed.place, stream_.driver);
         work.end(result);
         note(result);
@@ -184,6 +188,9 @@ class CopyOut final : public Copy {
             if (flight_->chunks.load(std::memory_order_relaxed) >= kPiecesInFlight) {
                 return Reason::data;
             }
+            if (!session_.traffic.may_go(HostTraffic::Way::out)) {
+                return Reason::bandwidth;
+            }
             const std::span<std::byte> room = session_.staging.take(stream_.staging, pieces_.left_bytes());
             if (room.empty()) {
                 return Reason::data;
@@ -192,7 +199,7 @@ class CopyOut final : public Copy {
             const Piece piece = pieces_.next(room.size());
             const Tracer::Issue issuing(session_.tracer, command_.header, waited_for());
             Tracer::Work work(session_.tracer, stream_, codec::TraceKind::copy_out, piece.bytes);
-            session_.copied.out.fetch_add(piece.bytes, std::memory_order_relaxed);
+            session_.traffic.count(HostTraffic::Way::out, piece.bytes);
             const CUresult result = side_.from_device(*submission, session_.api, piece, chunk, stream_.driver);
             work.end(result);
             note(result);
@@ -340,6 +347,9 @@ class CopyInline final : public EntryOfCommand<CopyView> {
         }
         CUresult result = CUDA_SUCCESS;
         while (!pieces_.done() && result == CUDA_SUCCESS) {  // usually a single piece
+            if (!session_.traffic.may_go(HostTraffic::Way::in)) {
+                return Reason::bandwidth;
+            }
             const std::span<std::byte> chunk = session_.staging.take(stream_.staging, pieces_.left_bytes());
             if (chunk.empty()) {
                 return Reason::data;
@@ -348,7 +358,7 @@ class CopyInline final : public EntryOfCommand<CopyView> {
             std::memcpy(chunk.data(), data_.data() + piece.offset, piece.bytes);
             const Tracer::Issue issuing(session_.tracer, command_.header, waited_for());
             Tracer::Work work(session_.tracer, stream_, codec::TraceKind::copy_in, piece.bytes);
-            session_.copied.in.fetch_add(piece.bytes, std::memory_order_relaxed);
+            session_.traffic.count(HostTraffic::Way::in, piece.bytes);
             result = side_.to_device(*submission, session_.api, piece, chunk.data(), stream_.driver);
             work.end(result);
             if (pieces_.done()) {

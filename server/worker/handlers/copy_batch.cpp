@@ -4,16 +4,32 @@
 #include <cstring>
 
 #include "server/worker/handlers/handlers.h"
+#include "server/worker/memory/host_mirrors.h"
 #include "server/worker/transfers/copy_pieces.h"
+#include "server/worker/transfers/host_traffic.h"
 
 namespace gpupool::worker::handlers {
 namespace {
 
+// The direction of a copy from or to memory that the client shares; none for other copies, and from shared memory to
+// shared memory.
+std::optional<HostTraffic::Way> way_of(const CopyView& session, const CopyRange& copy) {
+    if (!session.host_mirrors.any_shared()) [[likely]] {
+        return std::nullopt;
+    }
+    const bool from_host = session.host_mirrors.is_shared(copy.source);
+    const bool to_host = session.host_mirrors.is_shared(copy.destination);
+    if (from_host == to_host) {
+        return std::nullopt;
+    }
+    return from_host ? HostTraffic::Way::in : HostTraffic::Way::out;
+}
+
 // Gives the copies to the driver one by one, as the stream has credit. The driver's own call for batches is not used:
 // unlike cuMemcpyDtoDAsync it would also copy from and to the session's own memory, if a client named an address there.
-class CopyBatch final : public EntryOfCommand<SessionView> {
+class CopyBatch final : public EntryOfCommand<CopyView> {
   public:
-    CopyBatch(SessionView& session, Command command, StreamState& stream, std::vector<CopyRange> copies)
+    CopyBatch(CopyView& session, Command command, StreamState& stream, std::vector<CopyRange> copies)
         : EntryOfCommand(session, std::move(command)), stream_(stream), copies_(std::move(copies)) {
         kind = calls::Kind::work;
         bytes = kQueuedCostBytes + copies_.size() * sizeof(CopyRange);
@@ -26,7 +42,14 @@ class CopyBatch final : public EntryOfCommand<SessionView> {
             if (!session_.scheduler.has_room(stream_)) {
                 return Reason::credit;
             }
-            const CopyRange& copy = copies_[next_++];
+            const CopyRange& copy = copies_[next_];
+            if (const auto way = way_of(session_, copy)) {
+                if (!session_.traffic.may_go(*way)) {
+                    return Reason::bandwidth;
+                }
+                session_.traffic.count(*way, copy.bytes);
+            }
+            ++next_;
             const Tracer::Issue issuing(session_.tracer, command_.header, waited_for());
             Tracer::Work work(session_.tracer, stream_, codec::TraceKind::copy, copy.bytes);
             result = driver::call(*submission, session_.api.cuMemcpyDtoDAsync_v2, copy.destination, copy.source,
@@ -47,7 +70,38 @@ class CopyBatch final : public EntryOfCommand<SessionView> {
 
 }  // namespace
 
-Outcome gpCopyBatch(SessionView& session, Command& command, codec::Slots<calls::gpCopyBatch>& slots) {
+Outcome cuMemcpyDtoDAsync_v2(CopyView& session, Command& command, codec::Slots<calls::cuMemcpyDtoDAsync_v2>& slots) {
+    using Call = calls::cuMemcpyDtoDAsync_v2;
+    const CopyRange copy{slots.at<Call::dstDevice>().value, slots.at<Call::srcDevice>().value,
+                         slots.at<Call::ByteCount>().value};
+    CUresult result = CUDA_SUCCESS;
+    StreamState* const stream = session.stream_of(command, slots.at<Call::hStream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    const auto way = stream->capturing ? std::nullopt : way_of(session, copy);
+    if (way && session.traffic.limited()) {
+        session.gate.put(*stream, std::make_unique<CopyBatch>(session, command, *stream, std::vector{copy}));
+        return Outcome::answered();
+    }
+    std::optional<Submission> submission = enter<Call>(session, command, *stream);
+    if (!submission) {
+        return Outcome::answered();
+    }
+    if (way) {
+        session.traffic.count(*way, copy.bytes);
+    }
+    if (result = session.scheduler.enter(stream->context); result != CUDA_SUCCESS) {
+        return result;
+    }
+    Tracer::Work work(session.tracer, *stream, codec::TraceKind::copy, copy.bytes);
+    result = driver::call(*submission, session.api.cuMemcpyDtoDAsync_v2, copy.destination, copy.source, copy.bytes,
+                          stream->driver);
+    work.end(result);
+    return result;
+}
+
+Outcome gpCopyBatch(CopyView& session, Command& command, codec::Slots<calls::gpCopyBatch>& slots) {
     using Call = calls::gpCopyBatch;
     std::vector<CopyRange>& copies = slots.at<Call::copies>().object;
     if (copies.size() > codec::kMaxBatchedCopies) {

@@ -57,7 +57,8 @@ GP_HANDLER(CopyView, gpCopyShapedFromDevice)
 GP_HANDLER(SessionView, gpCopyShapedOnDevice)
 
 // copy_batch.cpp
-GP_HANDLER(SessionView, gpCopyBatch)
+GP_HANDLER(CopyView, cuMemcpyDtoDAsync_v2)
+GP_HANDLER(CopyView, gpCopyBatch)
 GP_HANDLER(SessionView, gpCopyPeer)
 
 // event.cpp

@@ -33,9 +33,24 @@ void* map_at(std::uint64_t start, std::uint64_t bytes, int flags, int file) {
 
 }  // namespace
 
+bool HostMirrors::fits(std::uint64_t bytes) const {
+    const std::uint64_t pinned = bytes_ + shared_bytes_;
+    return pinned <= max_pinned_bytes_ && bytes <= max_pinned_bytes_ - pinned;
+}
+
+bool HostMirrors::is_shared(std::uint64_t address) const {
+    const auto next = mirrors_.upper_bound(address);
+    if (next == mirrors_.begin()) {
+        return false;
+    }
+    const Mirror& mirror = std::prev(next)->second;
+    return mirror.shared && address - mirror.block.address < mirror.block.bytes;
+}
+
 CUresult HostMirrors::share(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, int file,
                             Pages& pages) {
-    if (bytes > max_shared_bytes_ || shared_bytes_ > max_shared_bytes_ - bytes || shared_ >= kMaxShared) {
+    if (bytes > max_shared_bytes_ || shared_bytes_ > max_shared_bytes_ - bytes || shared_ >= kMaxShared ||
+        !fits(bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     void* const given = map_at(address, bytes, MAP_SHARED, file);
@@ -60,7 +75,8 @@ void HostMirrors::add(std::uint64_t address, std::uint64_t bytes, CUcontext clie
 }
 
 CUresult HostMirrors::reserve(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, Pages& pages) {
-    if (bytes == 0 || bytes > kMaxBytes || bytes_ > kMaxBytes - bytes || mirrors_.size() - shared_ >= kMaxMirrors) {
+    if (bytes == 0 || bytes > kMaxBytes || bytes_ > kMaxBytes - bytes || mirrors_.size() - shared_ >= kMaxMirrors ||
+        !fits(bytes)) {
         return bytes == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
     }
     const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));

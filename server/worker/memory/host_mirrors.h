@@ -40,6 +40,8 @@ class HostMirrors {
 
     // Sets the session's limit, which is 0 until then.
     void limit_shared(std::uint64_t bytes) { max_shared_bytes_ = bytes; }
+    // Of all mirrors together, shared or not. None ends if the limit is lower than what there is.
+    void limit_pinned(std::uint64_t bytes) { max_pinned_bytes_ = bytes; }
 
     // True if no mirror has to be compared.
     [[nodiscard]] bool empty() const { return mirrors_.size() == shared_; }
@@ -57,6 +59,9 @@ class HostMirrors {
     void release(std::uint64_t address);
     // The context has ended, and with it its registrations: releases its mirrors.
     void release_of(CUcontext client_context);
+
+    // Does the address lie in memory that the client shares?
+    [[nodiscard]] bool is_shared(std::uint64_t address) const;
 
     // Applies what the client has written. False if the record is malformed.
     bool write(std::span<const std::byte> record);
@@ -79,6 +84,7 @@ class HostMirrors {
     };
     void add(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, const Pages& pages,
              codec::Baseline baseline, bool shared);
+    [[nodiscard]] bool fits(std::uint64_t bytes) const;
     void find(const Send& take);
     void send_found(const Send& send);
 
@@ -89,7 +95,7 @@ class HostMirrors {
     std::vector<std::vector<std::byte>> found_;  // found by poll(), not sent yet
     std::size_t found_bytes_ = 0;
     std::uint64_t bytes_ = 0;  // of mirrors with a baseline
-    std::uint64_t shared_bytes_ = 0, max_shared_bytes_ = 0;
+    std::uint64_t shared_bytes_ = 0, max_shared_bytes_ = 0, max_pinned_bytes_ = UINT64_MAX;
     std::size_t shared_ = 0;
     TimeSource::TimePoint next_poll_{};
 };

@@ -48,6 +48,7 @@ void HandleTable::forget_use(CUfunction function) {
 
 void HandleTable::bind_wire(std::uint64_t client, std::uint64_t driver) {
     Entry& entry = entries_[client];
+    failed_ -= entry.failed ? 1 : 0;
     entry.driver = driver;
     entry.failed = false;
     reverse_[static_cast<std::size_t>(codec::kind_of(client))][driver] = client;
@@ -55,7 +56,9 @@ void HandleTable::bind_wire(std::uint64_t client, std::uint64_t driver) {
 
 void HandleTable::bind_failed(std::uint64_t client) {
     if (entries_.size() < kMaxHandles) {
-        entries_[client] = {0, true};
+        Entry& entry = entries_[client];
+        failed_ += entry.failed ? 0 : 1;
+        entry = {0, true};
     }
 }
 
@@ -67,7 +70,7 @@ CUresult HandleTable::check_new(HandleKind kind, std::uint64_t client) const {
     if (it != entries_.end()) {
         return it->second.failed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
-    return entries_.size() < kMaxHandles ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return full() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 void HandleTable::unbind(std::uint64_t client) {
@@ -82,6 +85,7 @@ void HandleTable::unbind(std::uint64_t client) {
     if (const auto siblings = parts_.find(it->second.owner); siblings != parts_.end()) {
         siblings->second.erase(client);
     }
+    failed_ -= it->second.failed ? 1 : 0;
     entries_.erase(it);
     if (const auto own = parts_.extract(client)) {
         for (const std::uint64_t part : own.mapped()) {

@@ -3,6 +3,7 @@
 // Threads: the dispatcher's alone; helper threads get the driver's handles.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <unordered_map>
@@ -46,6 +47,12 @@ class HandleTable {
     void forget_use(CUfunction function);
 
     static constexpr std::size_t kMaxHandles = 512u << 10;
+
+    // Sets the session's limit. If there are more already, it refuses new ones.
+    void limit(std::uint64_t handles) { max_handles_ = std::min<std::uint64_t>(handles, kMaxHandles); }
+    [[nodiscard]] bool full() const {
+        return entries_.size() >= kMaxHandles || entries_.size() - failed_ >= max_handles_;
+    }
 
     // May `client` become the handle of a new object of this kind?
     CUresult check_new(codec::HandleKind kind, std::uint64_t client) const;
@@ -123,6 +130,8 @@ class HandleTable {
     std::unordered_map<std::uint64_t, std::unordered_set<std::uint64_t>> parts_;  // by owner
     std::unordered_set<std::uint64_t> ending_;  // objects that helpers destroy now, by client handle
     std::uint64_t next_serial_ = 1;
+    std::size_t max_handles_ = kMaxHandles;
+    std::size_t failed_ = 0;  // entries whose creation failed
 };
 
 }  // namespace gpupool::worker

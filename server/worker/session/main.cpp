@@ -205,7 +205,8 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
         }
         link.set_waits(std::move(waits));
     };
-    options.copied = link.copied();
+    options.counters = link.counters();
+    options.limits = supervision::read(assignment.getLimits());
     options.memory_changed = [&link](std::vector<std::uint64_t> used) { link.set_memory_used(std::move(used)); };
     // Ends the process even if the dispatcher is blocked in a driver call that never returns.
     options.ending = [&link] { link.end_within(kEndTimeout); };
@@ -221,6 +222,9 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     supervision::WorkerHandlers handlers;
     handlers.stop = [&worker](const std::string& reason) { worker.stop(reason); };
     handlers.client_gone = [&worker] { worker.stop("the client went away"); };
+    handlers.limits = [&worker](const supervision::SessionLimits& limits) {
+        worker.post([&worker, limits] { worker.set_limits(limits); });
+    };
     handlers.lane = [&worker](std::size_t index, std::vector<UniqueFd> connection_parts) {
         auto lane = transport::adopt(std::move(connection_parts));
         if (!lane) {
@@ -241,6 +245,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     const Error cause = worker.run(std::move(connection));
     log::info("session {} ended: {}", assignment.getSessionId().cStr(), cause.message);
     link.end_within(kEndTimeout);
+    link.await_report(kEndTimeout / 2);  // of what the session has copied in its last second
     if (image_store != nullptr) {
         image_store->finish(kEndTimeout / 2);
     }

@@ -110,6 +110,7 @@ int run_lanes(const std::string& mode, int rounds);
 int run_pinned(const std::string& mode);
 int run_memory(const std::string& mode);
 int run_quotas(const std::string& mode);
+int run_limits(const std::string& mode);
 int run_stress(const std::string& mode);
 int run_versions(const std::string& mode);
 int run_ending(const std::string& mode, char** argv);

@@ -273,6 +273,7 @@ int main(int argc, char** argv) {
     verdict = verdict >= 0 ? verdict : run_pinned(mode);
     verdict = verdict >= 0 ? verdict : run_memory(mode);
     verdict = verdict >= 0 ? verdict : run_quotas(mode);
+    verdict = verdict >= 0 ? verdict : run_limits(mode);
     verdict = verdict >= 0 ? verdict : run_stress(mode);
     verdict = verdict >= 0 ? verdict : run_versions(mode);
     return verdict >= 0 ? verdict : run_ending(mode, argv);

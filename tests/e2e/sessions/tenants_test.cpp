@@ -1,5 +1,4 @@
-// Tenants: tokens, limits, placement, the queue, usage and the audit log, with the real commands and real sessions. The
-// commands run as the server's own user, which needs no token.
+// Tenants: tokens, limits, placement, the queue, usage and the audit log, with the real commands and real sessions.
 
 #include "tests/e2e/sessions/tenants.h"
 
@@ -119,6 +118,23 @@ TEST_F(Tenants, PolicyIsReadAgainWithoutDroppingASession) {
     EXPECT_TRUE(run(alice, "quota_shown", 32 * kMiB)->succeeds());
     program->end_input();
     EXPECT_TRUE(program->succeeds());
+}
+
+// Also what a session copies just before it ends, and by way of memory that it shares with its worker.
+TEST_F(Tenants, UsageHasEveryCopiedByte) {
+    start("");
+    constexpr std::uint64_t kPageable = 20 * (256u << 10), kPinned = 12 * kMiB;
+    const std::vector<std::pair<std::string, std::uint64_t>> expected{{"limit_check", kPageable},
+                                                                      {"limit_copy_pinned", kPinned}};
+    for (const auto& [mode, bytes] : expected) {
+        const std::string tenant = mode == "limit_check" ? "alice" : "bob";
+        EXPECT_TRUE(run(add(tenant), mode, 0)->succeeds());
+        ASSERT_TRUE(eventually([&] { return status()["sessions"].empty(); }));
+        const auto usage = nlohmann::json::parse(output({"usage", "--json", "--tenant", tenant}));
+        ASSERT_EQ(usage["usage"].size(), 1u) << usage;
+        EXPECT_EQ(usage["usage"][0]["bytes_in"], bytes) << mode;
+        EXPECT_EQ(usage["usage"][0]["bytes_out"], bytes) << mode;
+    }
 }
 
 TEST_F(Tenants, UsageAndTheAuditLogAddUpOverARestart) {

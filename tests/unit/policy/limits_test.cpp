@@ -71,15 +71,12 @@ TEST(Limits, ADefaultIsNeverAboveItsLimit) {
 TEST(Limits, TimesEndASession) {
     Effective limits;
     EXPECT_EQ(end_reason(limits, 0, 0, INT64_MAX), std::nullopt);
-    EXPECT_EQ(next_end_ms(limits, 0, 0), std::nullopt);
     limits.idle_time_ms = 60'000;
     limits.life_time_ms = 3'600'000;
     EXPECT_EQ(end_reason(limits, 1000, 5000, 64'999), std::nullopt);
     EXPECT_EQ(end_reason(limits, 1000, 5000, 65'000), "the session has been idle for 1m (idle_time)");
-    EXPECT_EQ(next_end_ms(limits, 1000, 5000), 65'000);
     EXPECT_EQ(end_reason(limits, 1000, 3'600'999, 3'601'000),
               "the session has reached its life time of 1h (life_time)");
-    EXPECT_EQ(next_end_ms(limits, 1000, 3'600'000), 3'601'000);
 }
 
 }  // namespace

@@ -94,5 +94,20 @@ TEST_F(WorkersMirrors, LargeChangesAreSentInPortions) {
     EXPECT_EQ(std::memcmp(client_.data(), reinterpret_cast<const void*>(address_), kBytes), 0);
 }
 
+TEST_F(WorkersMirrors, KeepToTheLimitOfPinnedMemory) {
+    void* const place = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    munmap(place, kBytes);
+    const auto address = reinterpret_cast<std::uint64_t>(place);
+    HostMirrors::Pages pages;
+    mirrors_.limit_pinned(kBytes + kBytes / 2);
+    EXPECT_EQ(mirrors_.reserve(address, kBytes, nullptr, pages), CUDA_ERROR_OUT_OF_MEMORY);
+    mirrors_.limit_pinned(kBytes / 2);
+    EXPECT_EQ(mirrors_.reserve(address, 4096, nullptr, pages), CUDA_ERROR_OUT_OF_MEMORY) << "lower than what there is";
+    mirrors_.limit_pinned(2 * kBytes);
+    EXPECT_EQ(mirrors_.reserve(address, kBytes, nullptr, pages), CUDA_SUCCESS);
+    EXPECT_FALSE(mirrors_.is_shared(address)) << "a copy of the client's memory";
+    mirrors_.release(address);
+}
+
 }  // namespace
 }  // namespace gpupool::test

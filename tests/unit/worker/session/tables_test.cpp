@@ -45,6 +45,29 @@ TEST(HandleTable, FindsOnlyBoundHandles) {
     EXPECT_EQ(table.size(), 0u);
 }
 
+TEST(HandleTable, ALimitRefusesNewHandlesAndCountsNoFailedOnes) {
+    HandleTable table;
+    const auto handle = [](std::uint64_t serial) { return codec::make_handle(HandleKind::event, serial); };
+    const auto bind = [&](std::uint64_t serial) {
+        table.bind(client<CUevent>(HandleKind::event, serial), codec::from_wire<CUevent>(serial << 8));
+    };
+    table.limit(2);
+    table.bind_failed(handle(1));
+    EXPECT_EQ(table.check_new(HandleKind::event, handle(2)), CUDA_SUCCESS);
+    bind(2);
+    bind(3);
+    EXPECT_EQ(table.check_new(HandleKind::event, handle(4)), CUDA_ERROR_OUT_OF_MEMORY);
+    table.bind_failed(handle(4));
+    table.unbind(handle(4));
+    table.unbind(handle(3));
+    EXPECT_EQ(table.check_new(HandleKind::event, handle(5)), CUDA_SUCCESS);
+    table.limit(1);
+    EXPECT_EQ(table.check_new(HandleKind::event, handle(5)), CUDA_ERROR_OUT_OF_MEMORY) << "a lower limit";
+    table.limit(2);
+    bind(1);  // the handle whose creation had failed
+    EXPECT_EQ(table.check_new(HandleKind::event, handle(5)), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
 TEST(HandleTable, HandleOfAnotherKindIsNotFound) {
     HandleTable table;
     const auto stream = client<CUstream>(HandleKind::stream, 1);
