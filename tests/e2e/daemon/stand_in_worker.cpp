@@ -65,8 +65,7 @@ int count_strays() {
     return strays;
 }
 
-int serve(int supervision_descriptor) {
-    const int strays = count_strays();
+int serve(int supervision_descriptor, int strays) {
     supervision::WorkerLimits limits;
     limits.report_interval = std::chrono::milliseconds(200);
     auto opened = supervision::WorkerLink::open(supervision_descriptor, limits);
@@ -142,6 +141,7 @@ int serve(int supervision_descriptor) {
 }  // namespace gpupool
 
 int main(int argc, char** argv) {
+    const int strays = gpupool::count_strays();  // before the sandbox, which opens files
     std::size_t own = 0;
     const auto sandbox = gpupool::isolation::find_sandbox(std::span(argv, static_cast<std::size_t>(argc)), own);
     if (!sandbox || (*sandbox && !gpupool::isolation::enter(**sandbox))) {
@@ -153,7 +153,7 @@ int main(int argc, char** argv) {
         gpupool::end(gpupool::probe(argv[2]));
     }
     if (option == "--supervision-fd") {
-        gpupool::end(gpupool::serve(std::atoi(argv[2])));
+        gpupool::end(gpupool::serve(std::atoi(argv[2]), strays));
     }
     std::fprintf(stderr, "stand-in: --probe DRIVER or --supervision-fd N\n");
     return 2;
