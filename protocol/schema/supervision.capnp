@@ -54,14 +54,16 @@ struct Assignment {
   daemonGraceMilliseconds @6 :UInt32;
   memoryQuotaBytes @7 :UInt64;
   logLevel @8 :Text;
-  images :group {                    # the store of code images
-    directory @9 :Text;              # empty: no store
-    tenant @10 :Text;                # the tenant's folder in it
-    limitBytes @11 :UInt64;          # of all tenants in total
-  }
+  noDirectory @9 :Text;              # of earlier versions
+  noTenant @10 :Text;                # of earlier versions
+  imageLimitBytes @11 :UInt64;       # a larger code image is not kept
   maxLanes @12 :UInt32;              # further connections that the session may have
   issuers @13 :UInt32;               # threads that issue launches besides the dispatcher
   sharedMemoryBytes @14 :UInt64;     # pinned memory that the client may share with the worker
+  folders :group {                   # which of these are among the descriptors: in this order, behind the connection's
+    images @18 :Bool;                # of the tenant's code images
+    runtime @19 :Bool;               # of the supervision path, which the worker's user cannot reach by its name
+  }
   account :group {                   # of the job's device memory; its memory is the last of the descriptors
     job @15 :Text;                   # the tenant's and the job's name
     slot @16 :UInt32;                # the session's place in it

@@ -20,6 +20,7 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "common/units.h"
+#include "server/isolation/users.h"
 #include "server/policy/policy.h"
 #include "server/supervision/runtime_directory.h"
 
@@ -163,6 +164,32 @@ Setter bytes(std::uint64_t& target, std::uint64_t least = 1) {
     };
 }
 
+// A range of user ids or "off".
+Setter worker_users(std::optional<std::string>& target) {
+    return [&target](const toml::node& node) -> Status {
+        const auto value = node.value_exact<std::string>();
+        if (!value) {
+            return expected("a string, a range of user ids or \"off\"");
+        }
+        if (const auto range = isolation::parse_users(*value); !range && *value != "off") {
+            return range.error();
+        }
+        target = *value;
+        return {};
+    };
+}
+
+Setter seccomp_mode(isolation::Seccomp& target) {
+    return [&target](const toml::node& node) -> Status {
+        const auto mode = isolation::parse_seccomp(node.value_exact<std::string>().value_or(""));
+        if (!mode) {
+            return expected("\"enforce\", \"log\" or \"off\"");
+        }
+        target = *mode;
+        return {};
+    };
+}
+
 // An amount, or a string with others for single devices.
 Setter quotas(Quotas& target, std::uint64_t least) {
     return [=, &target](const toml::node& node) -> Status {
@@ -235,6 +262,9 @@ Keys keys_of(Config& config) {
         {"stock.contexts", yes_or_no(config.stock_contexts)},
         {"images.directory", text(config.image_directory)},
         {"images.limit", bytes(config.image_limit_bytes)},
+        {"isolation.users", worker_users(config.worker_users)},
+        {"isolation.seccomp", seccomp_mode(config.seccomp)},
+        {"isolation.landlock", yes_or_no(config.landlock)},
         {"limits.sessions", of_policy()},
         {"limits.handshakes", number(config.max_handshakes, 1, 4096)},
         {"limits.handshake_timeout_ms", duration(config.handshake_timeout, 10)},

@@ -14,6 +14,7 @@
 #include "common/quotas.h"
 #include "common/result.h"
 #include "protocol/transport/endpoint.h"
+#include "server/isolation/sandbox.h"
 
 namespace gpupool::daemon {
 
@@ -34,6 +35,10 @@ struct Config {
 
     std::optional<std::size_t> stock_workers;  // unset: 1 for a GPU, 0 for the software GPU
     bool stock_contexts = true;                // each creates a context, which uses device memory
+
+    std::optional<std::string> worker_users;  // a range of user ids, or off; unset: a default range, if it can be used
+    isolation::Seccomp seccomp = isolation::Seccomp::enforce;
+    bool landlock = true;  // if the kernel has it
 
     bool one_tenant = false;  // all sessions belong to one tenant, whatever their tokens
 

@@ -25,6 +25,7 @@
 #include "protocol/transport/open.h"
 #include "protocol/transport/tcp/addresses.h"
 #include "server/daemon/config.h"
+#include "server/daemon/isolation.h"
 #include "server/daemon/loop.h"
 #include "server/daemon/metrics_endpoint.h"
 #include "server/daemon/reception.h"
@@ -211,7 +212,42 @@ Result<DriverFacts> probe_driver(Loop& loop, Signals& signals, const std::string
     return facts;
 }
 
-Result<DriverFacts> find_driver(const Config& config, const std::string& worker, Loop& loop, Signals& signals) {
+bool finds_gpu(const Result<DriverFacts>& facts, const std::string& setting) {
+    return facts && (setting != "auto" || facts->kind != "software");
+}
+
+// Asks a worker in its sandbox about the driver. A first use of NVIDIA's driver may load the kernel's part and make
+// device nodes, which a worker in a sandbox cannot do: if that one finds no GPU, one without does it.
+Result<DriverFacts> probe_in_sandbox(Loop& loop, Signals& signals, const std::string& worker, ProbeRequest request,
+                                     Isolation& isolation, milliseconds timeout) {
+    const auto user = isolation.take_user();
+    if (!user) {
+        return user.error();
+    }
+    const ProbeRequest plain{request.driver};
+    request.sandbox = isolation.sandbox(*user, request.driver, std::nullopt);
+    auto facts = probe_driver(loop, signals, worker, request, timeout);
+    if (finds_gpu(facts, request.driver)) {
+        return facts;
+    }
+    const auto outside = probe_driver(loop, signals, worker, plain, timeout);
+    if (!finds_gpu(outside, request.driver)) {
+        return facts ? facts : outside;
+    }
+    facts = probe_driver(loop, signals, worker, request, timeout);
+    if (finds_gpu(facts, request.driver)) {
+        return facts;
+    }
+    return Error{
+        ErrorCode::unavailable,
+        fmt::format("the driver {} works, but not in the sandbox of a worker ({}): {}. Every user must be able "
+                    "to read its files and to use the devices' nodes; isolation.seccomp = \"log\" logs refused "
+                    "system calls",
+                    outside->path, isolation.describe(), facts ? "it finds no GPU there" : facts.error().message)};
+}
+
+Result<DriverFacts> find_driver(const Config& config, const std::string& worker, Isolation& isolation, Loop& loop,
+                                Signals& signals) {
     std::string driver = config.driver;
     if (driver == "software") {
         auto path = find_software_driver();
@@ -226,7 +262,9 @@ Result<DriverFacts> find_driver(const Config& config, const std::string& worker,
     // A client may ask for a quota, beside which its context takes memory. A daemon for one program has no other
     // sessions to keep apart from it, and starts without the measurement.
     const bool measure_contexts = config.session_memory.any() || !config.one_tenant;
-    auto facts = probe_driver(loop, signals, worker, {driver, measure_contexts}, config.probe_timeout);
+    ProbeRequest request{driver};
+    request.contexts = measure_contexts;
+    auto facts = probe_in_sandbox(loop, signals, worker, std::move(request), isolation, config.probe_timeout);
     if (!facts) {
         return facts.error().within(fmt::format("no usable driver ({})", config.driver));
     }
@@ -371,9 +409,18 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
     if (!tenancy) {
         return tenancy.error();
     }
-    auto driver = find_driver(config, place.worker, loop, signals);
+    auto isolation = Isolation::decide(config);
+    if (!isolation) {
+        return isolation.error();
+    }
+    log::info("{}", isolation->describe());
+    auto driver = find_driver(config, place.worker, *isolation, loop, signals);
     if (!driver) {
         return driver.error();
+    }
+    auto runtime_folder = place.directory.open();
+    if (!runtime_folder) {
+        return runtime_folder.error();
     }
     GPUPOOL_TRY((*tenancy)->policy()->check_devices(driver->devices.size()));
     log_driver(*driver);
@@ -388,6 +435,8 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
                           std::move(driver).value(),
                           std::move(supervision_listener).value(),
                           place.directory.supervision_path(),
+                          std::move(runtime_folder).value(),
+                          &*isolation,
                           std::move(lifeline)};
     Supervisor supervisor(loop, background, config, **tenancy, std::move(parts));
     Reception reception(
@@ -414,7 +463,11 @@ Status check(Config& config, const std::string& worker, Loop& loop, Signals& sig
     if (!policy) {
         return policy.error();
     }
-    const auto driver = find_driver(config, worker, loop, signals);
+    auto isolation = Isolation::decide(config);
+    if (!isolation) {
+        return isolation.error();
+    }
+    const auto driver = find_driver(config, worker, *isolation, loop, signals);
     if (!driver) {
         return driver.error();
     }
@@ -425,6 +478,7 @@ Status check(Config& config, const std::string& worker, Loop& loop, Signals& sig
     }
     lines.push_back(config.image_directory.empty() ? "code images are not kept"
                                                    : "code images are kept in " + config.image_directory);
+    lines.push_back(isolation->describe());
     for (const std::string& line : lines) {
         std::puts(line.c_str());
     }
@@ -452,12 +506,12 @@ Status serve(Config& config, const Options& options, Loop& loop, Signals& signal
         return place.error();
     }
     const auto served = serve_at(*place, config, options, std::move(lifeline), loop, signals);
-    if (!served || *served == Departure::all_ended) {
-        // Workers of an earlier daemon keep connecting to the same path, where the next daemon will listen.
-        place->directory.remove();
-    }
     if (!served) {
+        place->directory.abandon();
         return served.error();
+    }
+    if (*served == Departure::all_ended) {  // otherwise workers wait in it for the next daemon
+        place->directory.remove();
     }
     log::info("{}", *served == Departure::all_ended ? "stopped" : "stopped; sessions go on");
     return {};

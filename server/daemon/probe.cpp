@@ -68,8 +68,13 @@ Probe::Probe(Loop& loop, const std::string& worker, ProbeRequest request, std::c
     }
     output_.reset(ends[0]);
     const UniqueFd input(ends[1]);
-    const auto process = spawn(
-        worker, {"gpupool-worker", request.contexts ? "--probe-contexts" : "--probe", request.driver}, input.get(), -1);
+    std::vector<std::string> arguments{"gpupool-worker", request.contexts ? "--probe-contexts" : "--probe",
+                                       request.driver};
+    if (request.sandbox) {
+        const auto items = isolation::arguments_of(*request.sandbox);
+        arguments.insert(arguments.end(), items.begin(), items.end());
+    }
+    const auto process = spawn(worker, std::move(arguments), input.get(), -1);
     if (!process) {
         finish(process.error());
         return;

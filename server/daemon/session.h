@@ -24,6 +24,7 @@
 #include "protocol/transport/connection.h"
 #include "server/daemon/admission.h"
 #include "server/daemon/event_counts.h"
+#include "server/daemon/isolation.h"
 #include "server/daemon/lifetime.h"
 #include "server/daemon/loop.h"
 #include "server/daemon/places.h"
@@ -85,6 +86,7 @@ struct Session {
     UniqueFd pidfd;
     supervision::MessageSocket link;
     std::unique_ptr<transport::Connection> connection;
+    WorkerUser user;
     Places::Place place;
     MemoryDifference memory_difference;
     std::optional<Ending> ending;                      // empty: the daemon has not ended it

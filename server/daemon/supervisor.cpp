@@ -17,8 +17,9 @@ namespace gpupool::daemon {
 
 namespace {
 
-static_assert(transport::kMaxDescriptors + 1 <=
-              supervision::kMaxDescriptors);  // a connection's descriptors and an account's fit into one message
+static_assert(transport::kMaxDescriptors + 3 <= supervision::kMaxDescriptors);  // assign() sends so many
+
+constexpr std::chrono::seconds kTrimImagesEvery{5};
 
 // Refusals of one tenant, or of peers without one, that the audit log gets within the interval.
 constexpr std::size_t kMaxAuditedRefusals = 60;
@@ -80,6 +81,9 @@ Supervisor::Supervisor(Loop& loop, Background& background, const Config& config,
       parts_(std::move(parts)),
       plan_(config.stock_workers.value_or(parts_.driver.kind == "software" ? 0 : 1), loop.clock()),
       stock_timer_(loop, [this] { tend_stock(); }),
+      background_(background),
+      images_timer_(loop, [this] { tend_images(); }),
+      images_(config.image_directory.empty() ? nullptr : std::make_shared<ImageFolders>(config.image_directory)),
       places_(loop, parts_.driver, tenancy.policy(),
               [this] {
                   if (reception_ != nullptr) {
@@ -277,7 +281,7 @@ Verdict Supervisor::start_session(std::unique_ptr<transport::Connection>& connec
     if (Session* const waiting = find_in_stock(environment);
         waiting != nullptr && hand_over(*waiting, connection, admission, place)) {
         begin(*waiting, " of the stock");
-    } else if (const Status started = start_worker(connection, admission, std::move(place)); !started) {
+    } else if (const Status started = start_worker(connection, admission, std::move(place), environment); !started) {
         log::error("{}: no session: {}", connection->peer(), started.error().message);
         return Refusal{schema::Refused::Reason::INTERNAL,
                        fmt::format("the server cannot start a session: {}", started.error().message)};
@@ -288,6 +292,7 @@ Verdict Supervisor::start_session(std::unique_ptr<transport::Connection>& connec
 
 void Supervisor::begin(Session& session, const char* origin) {
     log_start(session, origin);
+    images_timer_.set_after(kTrimImagesEvery);
     const std::string& tenant = session.place.grant().tenant;
     tenancy_.usage().start_session(session.report.session_id, tenant, tenancy_.now(),
                                    session.place.grant().seen.size());
@@ -341,7 +346,7 @@ bool Supervisor::hand_over(Session& session, std::unique_ptr<transport::Connecti
 }
 
 Status Supervisor::start_worker(std::unique_ptr<transport::Connection>& connection, const Admission& admission,
-                                Places::Place place) {
+                                Places::Place place, const DriverEnvironment& environment) {
     auto worker = new_worker(WorkerState::starting);
     if (!worker) {
         return worker.error();
@@ -350,7 +355,7 @@ Status Supervisor::start_worker(std::unique_ptr<transport::Connection>& connecti
     session.place = std::move(place);
     GPUPOOL_TRY(describe(session, *connection, admission, config_.max_lanes));
     GPUPOOL_TRY(assign(session, *connection, admission));
-    GPUPOOL_TRY(launch(*worker));
+    GPUPOOL_TRY(launch(*worker, environment));
     session.connection = std::move(connection);
     begin(session, "");
     return {};
@@ -375,15 +380,40 @@ Result<Supervisor::NewWorker> Supervisor::new_worker(WorkerState state) {
     return worker;
 }
 
-Status Supervisor::launch(NewWorker& worker) {
-    const auto process = spawn_worker(parts_.worker, worker.theirs.get());
+Status Supervisor::launch(NewWorker& worker, const DriverEnvironment& environment) {
+    auto user = parts_.isolation->take_user();
+    if (!user) {
+        return user.error();
+    }
+    const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
+    const auto process = spawn_worker(
+        parts_.worker, worker.theirs.get(),
+        parts_.isolation->sandbox(*user, parts_.driver.path,
+                                  visible == environment.end() ? std::nullopt : std::optional(visible->second)));
     if (!process) {
         return process.error();
     }
+    worker.session->user = std::move(*user);
     worker.session->process = *process;
     worker.session->child = true;
     add(std::move(worker.session));
     return {};
+}
+
+void Supervisor::tend_images() {
+    if (images_ == nullptr) {
+        return;
+    }
+    background_.run(
+        [images = images_, limit = config_.image_limit_bytes] {
+            images->trim(limit);
+            return true;
+        },
+        [this](bool) {
+            if (!sessions_.empty()) {  // workers add images at any time
+                images_timer_.set_after(kTrimImagesEvery);
+            }
+        });
 }
 
 Status Supervisor::assign(Session& session, const transport::Connection& connection, const Admission& admission) {
@@ -402,10 +432,7 @@ Status Supervisor::assign(Session& session, const transport::Connection& connect
     assignment.setDaemonGraceMilliseconds(static_cast<std::uint32_t>(config_.daemon_grace.count()));
     assignment.setMemoryQuotaBytes(session.report.memory_quota_bytes);
     assignment.setLogLevel(config_.log_level.c_str());
-    auto images = assignment.initImages();
-    images.setDirectory(config_.image_directory.c_str());
-    images.setTenant(admission.identity.name.c_str());
-    images.setLimitBytes(config_.image_limit_bytes);
+    assignment.setImageLimitBytes(config_.image_limit_bytes);
     auto account = assignment.initAccount();
     account.setJob(session.place.job().c_str());
     account.setSlot(static_cast<std::uint32_t>(session.place.slot()));
@@ -413,6 +440,20 @@ Status Supervisor::assign(Session& session, const transport::Connection& connect
     session.limits = worker_limits(effective_limits(session));
     supervision::write(*session.limits, assignment.initLimits());
     std::vector<int> descriptors = connection.descriptors();
+    UniqueFd images;
+    if (images_ != nullptr) {
+        if (auto folder = images_->open(admission.identity.name)) {
+            images = std::move(*folder);
+            assignment.getFolders().setImages(true);
+            descriptors.push_back(images.get());
+        } else {
+            log::warn("code images are not kept: {}", folder.error().message);
+        }
+    }
+    if (parts_.runtime_folder) {
+        assignment.getFolders().setRuntime(true);
+        descriptors.push_back(parts_.runtime_folder.get());
+    }
     descriptors.push_back(session.place.descriptor());
     return session.link.send(message, descriptors);
 }

@@ -24,6 +24,7 @@
 #include "server/daemon/session.h"
 #include "server/daemon/tenancy.h"
 #include "server/daemon/worker_process.h"
+#include "server/images/image_folders.h"
 
 namespace gpupool::daemon {
 
@@ -33,6 +34,8 @@ struct SupervisorParts {
     DriverFacts driver;
     UniqueFd supervision_listener;
     std::string supervision_path;
+    UniqueFd runtime_folder;  // that of the supervision path, for workers to find the next daemon
+    Isolation* isolation;
     UniqueFd lifeline;  // the daemon stops when its other end is closed; empty: none
 };
 
@@ -66,6 +69,7 @@ class Supervisor final : public SessionHost {
     struct Introduction {
         supervision::MessageSocket link;
         pid_t process;
+        uid_t user;
         Lifetime life;
         Watch watch;
         Timer timer;
@@ -87,12 +91,12 @@ class Supervisor final : public SessionHost {
     Verdict start_session(std::unique_ptr<transport::Connection>& connection, const Admission& admission,
                           Places::Place place, const DriverEnvironment& environment);
     Status start_worker(std::unique_ptr<transport::Connection>& connection, const Admission& admission,
-                        Places::Place place);
+                        Places::Place place, const DriverEnvironment& environment);
     Result<NewWorker> new_worker(WorkerState state);
     std::unique_ptr<Session> make_session(const std::string& id, WorkerState state);
     // Starts the worker's process and adds its session. The first message is in the socket before that, so if the
     // daemon dies, the worker reads either the whole message or the end of the stream.
-    Status launch(NewWorker& worker);
+    Status launch(NewWorker& worker, const DriverEnvironment& environment);
     // Assigns the session to a worker of the stock. Returns false if that fails, and leaves the place.
     bool hand_over(Session& session, std::unique_ptr<transport::Connection>& connection, const Admission& admission,
                    Places::Place& place);
@@ -123,6 +127,8 @@ class Supervisor final : public SessionHost {
     std::vector<Session*> stock() const;
     std::size_t session_count() const;
     void tend_stock();
+    // Keeps the code images below their limit, in the background.
+    void tend_images();
     Status start_stock_worker(const DriverEnvironment& environment);
     Session* find_in_stock(const DriverEnvironment& environment) const;
     // Where a new worker of the stock should make a context; nullopt: nowhere.
@@ -161,7 +167,10 @@ class Supervisor final : public SessionHost {
     std::map<std::string, std::size_t> refusals_;  // by tenant, since then
     StockPlan plan_;
     Timer stock_timer_;
-    Places places_;                                             // before the sessions, which have places in it
+    Background& background_;
+    Timer images_timer_;
+    std::shared_ptr<ImageFolders> images_;  // null: none are kept. Shared with work in the background
+    Places places_;                         // before the sessions, which have places in it
     std::map<std::string, std::unique_ptr<Session>> sessions_;  // including the stock
     std::unique_ptr<NvmlReadings> nvml_;                        // null: accounts are not compared
     Introductions introductions_;

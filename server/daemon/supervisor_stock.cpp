@@ -126,7 +126,7 @@ Status Supervisor::start_stock_worker(const DriverEnvironment& environment) {
         entries[next++].setValue(value.c_str());
     }
     GPUPOOL_TRY(session.link.send(message));
-    GPUPOOL_TRY(launch(*worker));
+    GPUPOOL_TRY(launch(*worker, environment));
     log::debug("worker {} for the stock", session.process);
     return {};
 }

@@ -17,6 +17,7 @@ namespace gpupool::daemon {
 namespace {
 
 constexpr std::size_t kMaxIntroductions = 4096;
+constexpr std::size_t kMaxIntroductionsOfProcess = 4;  // a worker connects again only after the loss of a connection
 
 // What an earlier daemon granted the session, as its worker remembers it.
 policy::Grant grant_of(const WorkerReport& report, const std::vector<ProbedDevice>& devices) {
@@ -60,15 +61,21 @@ void Supervisor::accept_introductions() {
         }
         ucred peer{};
         socklen_t bytes = sizeof(peer);
-        if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != ::geteuid() ||
-            introductions_.size() >= kMaxIntroductions) {
+        const auto of_process = [&] {
+            return static_cast<std::size_t>(
+                std::count_if(introductions_.begin(), introductions_.end(),
+                              [&](const auto& other) { return other != nullptr && other->process == peer.pid; }));
+        };
+        if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 ||
+            !parts_.isolation->is_workers(peer.uid) || introductions_.size() >= kMaxIntroductions ||
+            of_process() >= kMaxIntroductionsOfProcess) {
             log::warn("closed the connection of process {} of user {}, which is not one of our workers", peer.pid,
                       peer.uid);
             continue;
         }
         const auto place = introductions_.insert(introductions_.end(), nullptr);
         *place = std::unique_ptr<Introduction>(
-            new Introduction{supervision::MessageSocket(std::move(socket), milliseconds(0)), peer.pid,
+            new Introduction{supervision::MessageSocket(std::move(socket), milliseconds(0)), peer.pid, peer.uid,
                              Lifetime(config_, WorkerState::introduced, loop_.now()), Watch(loop_),
                              Timer(loop_, [this, place] { remove(place); })});
         Introduction& introduction = **place;
@@ -122,6 +129,7 @@ void Supervisor::adopt(Introduction& introduction, WorkerReport report, UniqueFd
     }
     auto adopted = make_session(id, WorkerState::running);
     adopted->process = introduction.process;
+    adopted->user = parts_.isolation->adopt_user(introduction.user);
     adopted->link = std::move(introduction.link);
     auto place = places_.adopt(grant_of(report, parts_.driver.devices), report.account_slot, std::move(account));
     if (place) {
@@ -325,6 +333,7 @@ void Supervisor::end_session(Session& session, const std::string& how, bool in_o
             },
             [](const messages::AdministrationAnswer&) {});
     }
+    tend_images();
     sessions_.erase(id);  // its place may go to a request that waits
     count_gpus(tenant);
     end_if_empty();

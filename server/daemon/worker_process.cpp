@@ -93,9 +93,11 @@ Result<pid_t> spawn(const std::string& program, std::vector<std::string> argumen
     return process;
 }
 
-Result<pid_t> spawn_worker(const std::string& worker, int supervision_descriptor) {
-    return spawn(worker, {"gpupool-worker", "--supervision-fd", std::to_string(kSupervisionDescriptor)}, STDERR_FILENO,
-                 supervision_descriptor);
+Result<pid_t> spawn_worker(const std::string& worker, int supervision_descriptor, const isolation::Sandbox& sandbox) {
+    std::vector<std::string> arguments{"gpupool-worker", "--supervision-fd", std::to_string(kSupervisionDescriptor)};
+    const auto items = isolation::arguments_of(sandbox);
+    arguments.insert(arguments.end(), items.begin(), items.end());
+    return spawn(worker, std::move(arguments), STDERR_FILENO, supervision_descriptor);
 }
 
 }  // namespace gpupool::daemon

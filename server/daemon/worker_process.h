@@ -2,7 +2,7 @@
 //
 // The daemon has threads, so no code of ours may run between fork and exec; posix_spawn does everything. A worker is
 // started as
-//   gpupool-worker --supervision-fd 3
+//   gpupool-worker --supervision-fd 3 --sandbox ITEM...     (server/isolation/sandbox.h has the items)
 // in a process group of its own, with no signal blocked, stdin from /dev/null, stdout and stderr connected to the
 // daemon's stderr, its supervision socket as descriptor 3, and every other descriptor closed.
 //
@@ -22,6 +22,7 @@
 #include "common/result.h"
 #include "common/unique_fd.h"
 #include "server/daemon/loop.h"
+#include "server/isolation/sandbox.h"
 
 namespace gpupool::daemon {
 
@@ -34,7 +35,7 @@ Result<std::string> find_software_driver();
 // Starts `program` as described above. `output` becomes its stdout, `supervision` its descriptor 3 (-1: none).
 Result<pid_t> spawn(const std::string& program, std::vector<std::string> arguments, int output, int supervision);
 
-Result<pid_t> spawn_worker(const std::string& worker, int supervision_descriptor);
+Result<pid_t> spawn_worker(const std::string& worker, int supervision_descriptor, const isolation::Sandbox& sandbox);
 
 struct ProbedDevice {
     std::string name;
@@ -57,6 +58,7 @@ struct DriverFacts {
 
 struct ProbeRequest {
     std::string driver;
+    std::optional<isolation::Sandbox> sandbox;  // as of a worker; unset: none
     bool contexts = false;  // measure the memory of a context too, with --probe-contexts: some 0.3 s for each device
 };
 

@@ -29,7 +29,7 @@
 namespace gpupool::supervision {
 
 inline constexpr std::size_t kMaxMessageBytes = 1u << 20;
-inline constexpr std::size_t kMaxDescriptors = 5;  // per message: a connection's, and that of an account
+inline constexpr std::size_t kMaxDescriptors = 7;  // per message: a connection's, two folders and an account
 inline constexpr std::chrono::milliseconds kSendTimeout{2000};
 
 struct Message {

@@ -18,7 +18,9 @@ namespace gpupool::supervision {
 
 namespace {
 
-constexpr int kBacklog = 1024;  // all workers of a host may reconnect at once
+constexpr const char* kSocketName = "supervision.sock";
+constexpr mode_t kFolderMode = 0711, kSocketMode = 0666;  // open to all users that get there
+constexpr int kBacklog = 1024;                            // all workers of a host may reconnect at once
 constexpr std::chrono::milliseconds kLockTimeout{2000};
 
 Result<sockaddr_un> address_of(const std::string& path) {
@@ -40,6 +42,21 @@ bool still_named(int descriptor, const std::string& path) {
     struct stat named {};
     return ::fstat(descriptor, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_dev == named.st_dev &&
            held.st_ino == named.st_ino;
+}
+
+// The folder of one address, in the private one.
+Status check_folder(const std::string& path) {
+    struct stat facts {};
+    if (::lstat(path.c_str(), &facts) != 0) {
+        return system_error(fmt::format("cannot make the directory {}", path), errno);
+    }
+    if (!S_ISDIR(facts.st_mode) || facts.st_uid != ::geteuid()) {
+        return Error{ErrorCode::refused, fmt::format("{} is not a directory of this user: remove it", path)};
+    }
+    if ((facts.st_mode & 07777) != kFolderMode && ::chmod(path.c_str(), kFolderMode) != 0) {
+        return system_error(fmt::format("cannot change the mode of {}", path), errno);
+    }
+    return {};
 }
 
 Result<UniqueFd> lock_file(const std::string& directory) {
@@ -115,10 +132,13 @@ std::string default_runtime_root() {
 Result<RuntimeDirectory> RuntimeDirectory::claim(const std::string& root, const std::string& name) {
     RuntimeDirectory directory;
     directory.path_ = fmt::format("{}/{}", root, name);
-    for (const std::string& path : {root, directory.path_}) {
-        if (const Status made = make_private_directory(path); !made) {
-            return made.error().within("runtime_directory");
-        }
+    Status made = make_private_directory(root);
+    if (made) {
+        directory.made_ = ::mkdir(directory.path_.c_str(), kFolderMode) == 0;
+        made = check_folder(directory.path_);
+    }
+    if (!made) {
+        return made.error().within("runtime_directory");
     }
     if (const auto fits = address_of(directory.supervision_path()); !fits) {
         return fits.error();
@@ -143,10 +163,27 @@ Result<UniqueFd> RuntimeDirectory::listen() const {
     }
     ::unlink(path.c_str());
     if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(sockaddr_un)) != 0 ||
-        ::listen(socket.get(), kBacklog) != 0) {
+        ::chmod(path.c_str(), kSocketMode) != 0 || ::listen(socket.get(), kBacklog) != 0) {
         return system_error(fmt::format("cannot listen at {}", path), errno);
     }
     return socket;
+}
+
+Result<UniqueFd> RuntimeDirectory::open() const {
+    UniqueFd folder(::open(path_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    if (!folder) {
+        return system_error(fmt::format("cannot open {}", path_), errno);
+    }
+    return folder;
+}
+
+void RuntimeDirectory::abandon() noexcept {
+    if (made_) {
+        remove();
+        return;
+    }
+    ::unlink(supervision_path().c_str());
+    lock_.reset();
 }
 
 void RuntimeDirectory::remove() noexcept {
@@ -159,8 +196,8 @@ void RuntimeDirectory::remove() noexcept {
     lock_.reset();
 }
 
-Result<UniqueFd> connect_supervision(const std::string& path) {
-    const auto address = address_of(path);
+Result<UniqueFd> connect_supervision(const std::string& path, int folder) {
+    const auto address = address_of(folder < 0 ? path : fmt::format("/proc/self/fd/{}/{}", folder, kSocketName));
     if (!address) {
         return address.error();
     }

@@ -174,10 +174,15 @@ Status WorkerLink::take_assignment(Message received) {
                      fmt::format("the daemon's Assignment cannot be read: {}", exception.getDescription().cStr())};
     }
     connection_ = std::exchange(assignment_message_.descriptors, {});
-    if (!connection_.empty() && assignment_.getAccount().getJob().size() != 0) {
-        account_ = std::move(connection_.back());
-        connection_.pop_back();
-    }
+    const auto take_last = [&](bool given, UniqueFd& place) {
+        if (given && !connection_.empty()) {
+            place = std::move(connection_.back());
+            connection_.pop_back();
+        }
+    };
+    take_last(assignment_.getAccount().getJob().size() != 0, account_);
+    take_last(assignment_.getFolders().getRuntime(), runtime_folder_);
+    take_last(assignment_.getFolders().getImages(), image_folder_);
     if (connection_.empty()) {
         return Error{ErrorCode::invalid_input, "the daemon's Assignment arrived without the client's connection"};
     }
@@ -450,7 +455,7 @@ void WorkerLink::find_daemon() {
     if (stop_called_) {
         return;
     }
-    auto connected = connect_supervision(assignment_.getSupervisionPath().cStr());
+    auto connected = connect_supervision(assignment_.getSupervisionPath().cStr(), runtime_folder_.get());
     if (connected) {
         socket_ = MessageSocket(std::move(connected).value());
         account_due_ = true;

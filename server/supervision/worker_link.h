@@ -85,6 +85,9 @@ class WorkerLink {
     // return nothing.
     [[nodiscard]] std::vector<UniqueFd> take_connection() { return std::exchange(connection_, {}); }
 
+    // The folder of the tenant's code images, which came with the Assignment; empty if none are kept, or taken already.
+    UniqueFd take_image_folder() { return std::move(image_folder_); }
+
     // The job's account of device memory, which came with the Assignment. The session's slot is the Assignment's.
     Result<JobAccount> open_account() const;
 
@@ -147,7 +150,7 @@ class WorkerLink {
     // The parts that all reports share. Kept as a builder, since a Cap'n Proto reader counts accesses and runs out.
     capnp::MallocMessageBuilder report_;
     std::vector<UniqueFd> connection_;
-    UniqueFd account_;
+    UniqueFd account_, image_folder_, runtime_folder_;
     WorkerHandlers handlers_;
     UniqueFd wake_;  // eventfd
     std::int64_t started_unix_ms_ = 0;

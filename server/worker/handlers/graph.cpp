@@ -1,14 +1,17 @@
 // Graphs: calls that add and change nodes, described by their parameters, and queries of graphs.
 
+#include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <span>
+#include <string>
 #include <utility>
 
+#include "common/unique_fd.h"
 #include "server/worker/graphs/graph_book.h"
 #include "server/worker/graphs/graph_changes.h"
 #include "server/worker/graphs/graph_params.h"
@@ -348,23 +351,21 @@ Outcome gpGraphDot(GraphView& session, Command& command, codec::Slots<calls::gpG
     if (!find_and_enter(session, command, graph)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    // The driver writes to a file by name. This one has a unique name and is private.
-    char path[] = "/tmp/gpupool-graph-XXXXXX";
-    const int descriptor = mkstemp(path);
-    if (descriptor < 0) {
+    // The driver writes to a file by name. A worker's sandbox has no folder for one, so this file is in memory.
+    const UniqueFd file(::memfd_create("gpupool-graph", MFD_CLOEXEC));
+    if (!file) {
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
-    const CUresult result = driver::call(session.api.cuGraphDebugDotPrint, graph, static_cast<const char*>(path),
-                                         slots.at<Call::flags>().value);
+    const std::string path = fmt::format("/proc/self/fd/{}", file.get());
+    const CUresult result =
+        driver::call(session.api.cuGraphDebugDotPrint, graph, path.c_str(), slots.at<Call::flags>().value);
     session.graphs.dot_text.clear();
-    const off_t bytes = lseek(descriptor, 0, SEEK_END);
+    const off_t bytes = ::lseek(file.get(), 0, SEEK_END);
     const bool fits = bytes >= 0 && static_cast<std::uint64_t>(bytes) <= kMaxText;
     if (fits && result == CUDA_SUCCESS) {
-        std::ifstream file(path);
-        session.graphs.dot_text.assign(std::istreambuf_iterator<char>(file), {});
+        std::ifstream text(path);
+        session.graphs.dot_text.assign(std::istreambuf_iterator<char>(text), {});
     }
-    close(descriptor);
-    unlink(path);
     slots.at<Call::bytes>().object = session.graphs.dot_text.size();
     return fits ? result : CUDA_ERROR_OUT_OF_MEMORY;
 }

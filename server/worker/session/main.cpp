@@ -2,9 +2,13 @@
 //
 //   gpupool-worker --supervision-fd N   serve the session that the daemon assigns over descriptor N
 //   gpupool-worker --probe DRIVER       describe a driver as JSON and end; --probe-contexts also measures contexts
+//
+// Either may be followed by `--sandbox ITEM...` (server/isolation/sandbox.h).
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -16,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <system_error>
 
 #include "common/log.h"
@@ -25,6 +30,7 @@
 #include "protocol/schema/session.capnp.h"
 #include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
+#include "server/isolation/sandbox.h"
 #include "server/supervision/worker_link.h"
 #include "server/worker/dispatch/worker.h"
 #include "server/worker/session/prepared.h"
@@ -92,18 +98,23 @@ void show_quotas(const MemoryAccount& account, schema::Welcome::Builder welcome)
     }
 }
 
-// Null if no images are to be kept.
-std::unique_ptr<ImageStore> open_image_store(schema::Assignment::Images::Reader images) {
-    if (images.getDirectory().size() == 0) {
-        return nullptr;
+// The tenant's folder in which the driver caches code that it compiles. The driver reads its name before a worker of
+// the stock has a tenant, so the name leads through a descriptor that gets the folder later.
+class DriverCache {
+  public:
+    DriverCache() : descriptor_(::open("/dev/null", O_PATH | O_CLOEXEC)) {
+        const std::string path = fmt::format("/proc/self/fd/{}/jit", descriptor_.get());
+        ::setenv("CUDA_CACHE_PATH", path.c_str(), 1);
     }
-    auto store = ImageStore::open(images.getDirectory(), images.getTenant(), images.getLimitBytes());
-    if (!store) {
-        log::warn("code images are not kept: {}", store.error().message);
-        return nullptr;
+    void open_in(const UniqueFd& image_folder) const {
+        if (image_folder && descriptor_) {
+            ::dup3(image_folder.get(), descriptor_.get(), O_CLOEXEC);
+        }
     }
-    return std::move(*store);
-}
+
+  private:
+    const UniqueFd descriptor_;
+};
 
 wire::CompressionMode compression_of(schema::SessionRequest::Reader request) {
     switch (request.getCompression()) {
@@ -146,7 +157,7 @@ capnp::Data::Reader data_of(const std::vector<codec::Known>& list) {
 
 // Returns only if the session could not begin.
 int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> connection, codec::Agreement agreement,
-          Result<std::unique_ptr<Prepared>> prepared) {
+          Result<std::unique_ptr<Prepared>> prepared, UniqueFd image_folder) {
     const schema::Assignment::Reader assignment = link.assignment();
     const auto request = assignment.getHello().getPurpose().getSession();
     if (!prepared) {
@@ -176,7 +187,10 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     welcome.getWindow().setBytes(window->bytes);
     const int devices = static_cast<int>(welcome.getDevices().size());
 
-    const std::unique_ptr<ImageStore> image_store = open_image_store(assignment.getImages());
+    std::unique_ptr<ImageStore> image_store;  // null if no images are to be kept
+    if (image_folder) {
+        image_store = std::make_unique<ImageStore>(std::move(image_folder), assignment.getImageLimitBytes());
+    }
 
     Worker::Options options;
     options.agreement = std::move(agreement);
@@ -290,6 +304,7 @@ int serve_supervised(int descriptor) {
         std::fprintf(stderr, "gpupool-worker: %s\n", link.error().message.c_str());
         return 1;
     }
+    const DriverCache driver_cache;
     Result<std::unique_ptr<Prepared>> prepared = Error{ErrorCode::internal, "not prepared"};
     if ((*link)->preparation()) {
         prepared = prepare_for_stock(**link);
@@ -304,6 +319,8 @@ int serve_supervised(int descriptor) {
         log::error("cannot take over the client's connection: {}", connection.error().message);
         return 1;
     }
+    UniqueFd image_folder = (*link)->take_image_folder();
+    driver_cache.open_in(image_folder);
     auto agreement = agree_with((*link)->assignment().getHello());
     if (!agreement) {
         log::warn("the session is refused: {}", agreement.error().message);
@@ -315,7 +332,7 @@ int serve_supervised(int descriptor) {
         prepared =
             prepare(assignment.getDriverPath(), assignment.getHello().getPurpose().getSession().getEnvironment());
     }
-    return serve(**link, std::move(*connection), std::move(*agreement), std::move(prepared));
+    return serve(**link, std::move(*connection), std::move(*agreement), std::move(prepared), std::move(image_folder));
 }
 
 // The driver must not choose addresses (module globals, pools) that the client's process uses for its own memory, which
@@ -340,9 +357,23 @@ void use_legacy_layout(char** argv) {
 int main(int argc, char** argv) {
     using namespace gpupool;
     std::signal(SIGPIPE, SIG_IGN);
-    const std::string option = argc == 3 ? argv[1] : "";
-    if (option == "--probe" || option == "--probe-contexts") {
-        return worker::probe(argv[2], option == "--probe-contexts");
+    std::size_t own = 0;
+    const auto sandbox = isolation::find_sandbox(std::span(argv, static_cast<std::size_t>(argc)), own);
+    const std::string option = own == 3 ? argv[1] : "";
+    const bool probes = option == "--probe" || option == "--probe-contexts";
+    if (!probes) {
+        worker::use_legacy_layout(argv);
+    }
+    Status entered = sandbox ? Status() : sandbox.error();
+    if (sandbox && *sandbox) {
+        entered = isolation::enter(**sandbox);
+    }
+    if (!entered) {
+        std::fprintf(stderr, "gpupool-worker: it cannot enter its sandbox: %s\n", entered.error().message.c_str());
+        return 2;
+    }
+    if (probes) {
+        worker::end_process(worker::probe(argv[2], option == "--probe-contexts"));
     }
     int descriptor = -1;
     if (option == "--supervision-fd") {
@@ -353,6 +384,5 @@ int main(int argc, char** argv) {
                      "gpupool-worker is started by gpupoold. By hand: gpupool-worker --probe auto|software|PATH\n");
         return 2;
     }
-    worker::use_legacy_layout(argv);
     worker::end_process(worker::serve_supervised(descriptor));
 }

@@ -14,11 +14,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <string>
 
 #include "protocol/schema/control.capnp.h"
 #include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
+#include "server/isolation/sandbox.h"
 #include "server/supervision/worker_link.h"
 
 namespace gpupool {
@@ -63,8 +65,7 @@ int count_strays() {
     return strays;
 }
 
-int serve(int supervision_descriptor) {
-    const int strays = count_strays();
+int serve(int supervision_descriptor, int strays) {
     supervision::WorkerLimits limits;
     limits.report_interval = std::chrono::milliseconds(200);
     auto opened = supervision::WorkerLink::open(supervision_descriptor, limits);
@@ -130,16 +131,29 @@ int serve(int supervision_descriptor) {
     return 0;
 }
 
+// A sanitizer's search for leaks, at an orderly end, makes calls that the sandbox refuses.
+[[noreturn]] void end(int code) {
+    std::fflush(nullptr);
+    ::_exit(code);
+}
+
 }  // namespace
 }  // namespace gpupool
 
 int main(int argc, char** argv) {
-    const std::string option = argc == 3 ? argv[1] : "";
+    const int strays = gpupool::count_strays();  // before the sandbox, which opens files
+    std::size_t own = 0;
+    const auto sandbox = gpupool::isolation::find_sandbox(std::span(argv, static_cast<std::size_t>(argc)), own);
+    if (!sandbox || (*sandbox && !gpupool::isolation::enter(**sandbox))) {
+        std::fprintf(stderr, "stand-in: no sandbox\n");
+        return 2;
+    }
+    const std::string option = own == 3 ? argv[1] : "";
     if (option == "--probe" || option == "--probe-contexts") {
-        return gpupool::probe(argv[2]);
+        gpupool::end(gpupool::probe(argv[2]));
     }
     if (option == "--supervision-fd") {
-        return gpupool::serve(std::atoi(argv[2]));
+        gpupool::end(gpupool::serve(std::atoi(argv[2]), strays));
     }
     std::fprintf(stderr, "stand-in: --probe DRIVER or --supervision-fd N\n");
     return 2;

@@ -238,6 +238,7 @@ class SupervisorTest : public ::testing::Test {
         daemon::SupervisorParts parts;
         parts.worker = STAND_IN_WORKER;
         parts.driver.kind = "software";
+        parts.isolation = &*isolation_;
         parts.supervision_path = folder_.path() + "/supervision.sock";
         EXPECT_TRUE(supervision::make_socket_pair(lifeline_, parts.lifeline));
         supervisor_ = std::make_unique<daemon::Supervisor>(loop_, background_, config_, *tenancy_, std::move(parts));
@@ -281,6 +282,7 @@ class SupervisorTest : public ::testing::Test {
     daemon::Loop loop_;
     daemon::Background background_{loop_};
     std::unique_ptr<daemon::Tenancy> tenancy_ = *daemon::Tenancy::open(loop_, background_, config_);
+    Result<daemon::Isolation> isolation_ = daemon::Isolation::decide(config_);
     std::unique_ptr<daemon::Supervisor> supervisor_;
     std::unique_ptr<daemon::Reception> reception_;
     std::thread thread_;
@@ -306,7 +308,7 @@ TEST(RuntimeDirectoryTest, IsPrivateAndHasOneOwner) {
     ASSERT_TRUE(first) << first.error().message;
     struct stat facts {};
     ASSERT_EQ(::stat(first->path().c_str(), &facts), 0);
-    EXPECT_EQ(facts.st_mode & 0777, 0700u);
+    EXPECT_EQ(facts.st_mode & 0777, 0711u) << "for workers, which are other users and get a descriptor of it";
     ASSERT_EQ(::stat(root.c_str(), &facts), 0);
     EXPECT_EQ(facts.st_mode & 0777, 0700u);
     EXPECT_FALSE(supervision::RuntimeDirectory::claim(root, "1234"));
@@ -315,6 +317,9 @@ TEST(RuntimeDirectoryTest, IsPrivateAndHasOneOwner) {
     const auto listener = first->listen();
     ASSERT_TRUE(listener);
     EXPECT_TRUE(supervision::connect_supervision(first->supervision_path()));
+    const auto opened = first->open();
+    ASSERT_TRUE(opened);
+    EXPECT_TRUE(supervision::connect_supervision("/nowhere", opened->get())) << "by a descriptor of the directory";
     first->remove();
     EXPECT_NE(::stat((root + "/1234").c_str(), &facts), 0);
     EXPECT_TRUE(supervision::RuntimeDirectory::claim(root, "1234"));

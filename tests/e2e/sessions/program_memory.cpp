@@ -4,6 +4,8 @@
 //   free_behind_wait  stream-ordered frees behind a stream that waits do not block other threads
 //   free_in_function  a host function may not free memory, and what it tried to free is still there
 //   failing_copies    a copy that fails returns its own error, even while other threads synchronize
+//   leave_secret      fills most of the device's memory and ends without freeing it
+//   find_secret       finds nothing of it in as much fresh memory of each kind
 //   load_when_full    code is loaded into memory that the client keeps and does not use
 
 #include <algorithm>
@@ -406,11 +408,58 @@ int load_when_full(CUstream stream) {
     return 0;
 }
 
+constexpr unsigned char kSecret = 0xa5;
+constexpr std::size_t kPiece = 8 * kMiB;
+
+std::size_t most_pieces() {
+    return free_bytes() * 3 / 4 / kPiece;
+}
+
+int leave_secret(CUstream stream) {
+    for (std::size_t left = most_pieces(); left != 0; --left) {
+        CUdeviceptr piece = 0;
+        must(driver.cuMemAlloc(&piece, kPiece), "cuMemAlloc");
+        must(driver.cuMemsetD8Async(piece, kSecret, kPiece, stream), "cuMemsetD8Async");
+    }
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    return 0;
+}
+
+void expect_no_secret(CUdeviceptr piece, std::vector<unsigned char>& room) {
+    must(driver.cuMemcpyDtoH(room.data(), piece, room.size()), "cuMemcpyDtoH");
+    const std::vector<unsigned char> secret(16, kSecret);
+    expect(std::search(room.begin(), room.end(), secret.begin(), secret.end()) == room.end(),
+           "memory of another session");
+}
+
+int find_secret(CUstream stream) {
+    std::vector<unsigned char> room(kPiece);
+    std::vector<CUdeviceptr> pieces(most_pieces());
+    for (CUdeviceptr& piece : pieces) {
+        must(driver.cuMemAlloc(&piece, kPiece), "cuMemAlloc");
+        expect_no_secret(piece, room);
+    }
+    for (const CUdeviceptr piece : pieces) {
+        must(driver.cuMemFree(piece), "cuMemFree");
+    }
+    for (std::size_t left = most_pieces() / 2; left != 0; --left) {
+        CUdeviceptr piece = 0;
+        must(driver.cuMemAllocAsync(&piece, kPiece, stream), "cuMemAllocAsync");
+        must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+        expect_no_secret(piece, room);
+    }
+    void* pinned = nullptr;
+    must(driver.cuMemHostAlloc(&pinned, kPiece, CU_MEMHOSTALLOC_DEVICEMAP), "cuMemHostAlloc");
+    const auto* const bytes = static_cast<const unsigned char*>(pinned);
+    expect(std::find(bytes, bytes + kPiece, kSecret) == bytes + kPiece, "pinned memory of another session");
+    return 0;
+}
+
 }  // namespace
 
 int run_memory(const std::string& mode) {
     if (mode != "quota" && mode != "free_behind_wait" && mode != "free_in_function" && mode != "failing_copies" &&
-        mode != "load_when_full") {
+        mode != "load_when_full" && mode != "leave_secret" && mode != "find_secret") {
         return -1;
     }
     const CUcontext context = begin();
@@ -418,6 +467,12 @@ int run_memory(const std::string& mode) {
     must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     if (mode == "quota") {
         return run_quota(stream);
+    }
+    if (mode == "leave_secret") {
+        return leave_secret(stream);
+    }
+    if (mode == "find_secret") {
+        return find_secret(stream);
     }
     if (mode == "load_when_full") {
         return load_when_full(stream);

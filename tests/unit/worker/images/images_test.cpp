@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -15,6 +16,7 @@
 #include "common/compression.h"
 #include "common/digest.h"
 #include "protocol/calls/image_hash.h"
+#include "server/images/image_folders.h"
 #include "tests/unit/thread_shortage.h"
 
 namespace gpupool::test {
@@ -123,18 +125,20 @@ TEST(ImagesOfASession, IncompressibleDataIsNotCompressed) {
 
 class KeptImages : public ::testing::Test {
   protected:
-    KeptImages() {
+    static std::string make_root() {
         char path[] = "/tmp/gpupool-images-XXXXXX";
-        root_ = ::mkdtemp(path);
+        return ::mkdtemp(path);
     }
     ~KeptImages() override { fs::remove_all(root_); }
 
     std::unique_ptr<ImageStore> open(const std::string& tenant = "one", std::uint64_t limit_bytes = 1u << 20) {
-        auto store = ImageStore::open(root_, tenant, limit_bytes);
-        EXPECT_TRUE(store) << store.error().message;
-        return std::move(*store);
+        auto folder = folders_.open(tenant);
+        EXPECT_TRUE(folder) << folder.error().message;
+        limit_bytes_ = limit_bytes;
+        return std::make_unique<ImageStore>(std::move(*folder), limit_bytes);
     }
-    static void keep(ImageStore& store, const std::string& text) {
+    // As a session does, and then the daemon.
+    void keep(ImageStore& store, const std::string& text) {
         auto image = std::make_shared<std::vector<std::byte>>();
         for (const char c : text) {
             image->push_back(static_cast<std::byte>(c));
@@ -142,6 +146,7 @@ class KeptImages : public ::testing::Test {
         image->push_back(std::byte{0});
         store.keep(hash(text), image);
         store.finish(std::chrono::seconds(20));
+        folders_.trim(limit_bytes_);
     }
     std::string file_of(const std::string& text, const std::string& tenant = "one") const {
         return root_ + "/" + tenant + "/" + to_string(sha256(std::as_bytes(bytes_of(text))));
@@ -152,9 +157,11 @@ class KeptImages : public ::testing::Test {
         EXPECT_EQ(::utimensat(AT_FDCWD, file_of(text, tenant).c_str(), then, 0), 0);
     }
 
-    static constexpr std::uint64_t kFileBytes = ImageStore::kLeastFileBytes;  // of each small image
+    static constexpr std::uint64_t kFileBytes = ImageFolders::kLeastFileBytes;  // of each small image
 
-    std::string root_;
+    const std::string root_ = make_root();
+    ImageFolders folders_{root_};
+    std::uint64_t limit_bytes_ = 0;
 };
 
 TEST_F(KeptImages, AreFoundOnlyByLaterSessionsOfTheTenant) {
@@ -167,7 +174,9 @@ TEST_F(KeptImages, AreFoundOnlyByLaterSessionsOfTheTenant) {
     store->finish(std::chrono::seconds(20));
     struct stat facts {};
     ASSERT_EQ(::stat(file_of("image").c_str(), &facts), 0);
-    EXPECT_EQ(facts.st_mode & 0777, 0600u);
+    EXPECT_EQ(facts.st_mode & 0777, 0666u) << "for the tenant's other workers, which are other users";
+    ASSERT_EQ(::stat((root_ + "/one").c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 0777, 0777u);
 
     const auto again = open();
     Images second;
@@ -289,13 +298,15 @@ TEST_F(KeptImages, DiskUsageCounts) {
 TEST_F(KeptImages, NumberOfFilesIsLimited) {
     const auto store = open("one", std::uint64_t{1} << 40), other = open("other", std::uint64_t{1} << 40);
     keep(*other, "another's");
-    for (std::size_t i = 0; i < ImageStore::kMaxFiles + 10; ++i) {
+    for (std::size_t i = 0; i < ImageFolders::kMaxFiles + 10; ++i) {
         std::ofstream file(root_ + "/one/" + fmt::format("{:064x}", i));
     }
     keep(*store, "image");
     store->finish(std::chrono::seconds(100));
     const auto files = fs::directory_iterator(root_ + "/one");
-    EXPECT_EQ(static_cast<std::size_t>(std::distance(begin(files), end(files))), ImageStore::kMaxFiles);
+    EXPECT_EQ(static_cast<std::size_t>(
+                  std::count_if(begin(files), end(files), [](const auto& entry) { return entry.is_regular_file(); })),
+              ImageFolders::kMaxFiles);
     EXPECT_TRUE(fs::exists(file_of("image"))) << "the newest";
     EXPECT_TRUE(fs::exists(file_of("another's", "other")));
 }
@@ -318,7 +329,7 @@ TEST_F(KeptImages, UnwritableStoreKeepsNothing) {
     fs::remove_all(root_ + "/one");  // the store still has the folder open, and cannot create files in it
     keep(*store, "other");
     EXPECT_EQ(store->find(hash("other")), nullptr);
-    EXPECT_FALSE(ImageStore::open("/proc/nothing", "one", 1000));
+    EXPECT_FALSE(ImageFolders("/proc/nothing").open("one"));
 }
 
 }  // namespace
