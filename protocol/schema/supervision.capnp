@@ -61,8 +61,8 @@ struct Assignment {
   issuers @13 :UInt32;               # threads that issue launches besides the dispatcher
   sharedMemoryBytes @14 :UInt64;     # pinned memory that the client may share with the worker
   folders :group {                   # which of these are among the descriptors: in this order, behind the connection's
-    images @18 :Bool;                # of the tenant's code images
-    runtime @19 :Bool;               # of the supervision path, which the worker's user cannot reach by its name
+    images @19 :Bool;                # of the tenant's code images
+    runtime @20 :Bool;               # of the supervision path, which the worker's user cannot reach by its name
   }
   account :group {                   # of the job's device memory; its memory is the last of the descriptors
     job @15 :Text;                   # the tenant's and the job's name
