@@ -280,6 +280,9 @@ void Supervisor::reap_children() {
 }
 
 void Supervisor::handle_exit(Session& session) {
+    if (session.link.open()) {
+        handle_link(session);  // its last report may arrive together with its end
+    }
     // An adopted worker's exit status is unknown, but its last report says whether it was ending.
     std::string how = "ended";
     bool in_order = session.report.state == "ending";

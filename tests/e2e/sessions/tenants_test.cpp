@@ -164,6 +164,24 @@ TEST_F(Tenants, UsageAndTheAuditLogAddUpOverARestart) {
     EXPECT_EQ(ended, 2u);
 }
 
+// A worker reports once a second, and a short session ends before.
+TEST_F(Tenants, UsageHasWhatShortSessionsCopied) {
+    start("");
+    constexpr std::uint64_t kSessions = 10, kInBytes = 400'000, kOutBytes = 200'000;  // of vector_add
+    for (std::uint64_t i = 0; i < kSessions; ++i) {
+        EXPECT_TRUE(Program(*daemon_, {std::string(TEST_PROGRAMS) + "/vector_add"}).succeeds());
+    }
+    ASSERT_TRUE(eventually([&] { return status()["sessions"].empty(); }));
+    std::uint64_t in = 0, out = 0;
+    const auto usage = nlohmann::json::parse(output({"usage", "--json"}));
+    for (const auto& row : usage["usage"]) {
+        in += row["bytes_in"].get<std::uint64_t>();
+        out += row["bytes_out"].get<std::uint64_t>();
+    }
+    EXPECT_EQ(in, kSessions * kInBytes);
+    EXPECT_EQ(out, kSessions * kOutBytes);
+}
+
 TEST_F(Tenants, TheAuditLogSaysWhoDidWhat) {
     start("[tenants]\nsessions = 1\n");
     const std::string alice = add("alice");
