@@ -41,9 +41,9 @@ constexpr const char* kAllowed[] = {
     // waiting
     "epoll_create", "epoll_create1", "epoll_ctl", "epoll_pwait", "epoll_pwait2", "epoll_wait", "eventfd", "eventfd2",
     "futex", "futex_waitv", "pause", "pipe", "pipe2", "poll", "ppoll", "pselect6", "select", "signalfd4",
-    // sockets. socket() itself is ruled below
-    "connect", "getpeername", "getsockname", "getsockopt", "recvfrom", "recvmmsg", "recvmsg", "sendmmsg", "sendmsg",
-    "sendto", "setsockopt", "shutdown",
+    // sockets. socket() itself is ruled below: only Unix sockets. NVIDIA's driver listens at one
+    "accept", "accept4", "bind", "connect", "getpeername", "getsockname", "getsockopt", "listen", "recvfrom",
+    "recvmmsg", "recvmsg", "sendmmsg", "sendmsg", "sendto", "setsockopt", "shutdown",
     // time
     "alarm", "clock_getres", "clock_gettime", "clock_nanosleep", "getitimer", "gettimeofday", "nanosleep", "setitimer",
     "time", "timer_create", "timer_delete", "timer_getoverrun", "timer_gettime", "timer_settime", "timerfd_create",
@@ -80,7 +80,7 @@ constexpr const char* kForbidden[] = {
     // rights
     "capset", "chown", "fchown", "fchownat", "lchown", "fsetxattr", "lsetxattr", "setxattr", "setfsgid", "setfsuid",
     "setgid", "setgroups", "setregid", "setresgid", "setresuid", "setreuid", "setuid", "setrlimit", "link", "linkat",
-    "mknod", "mknodat", "symlink", "symlinkat", "accept", "accept4", "bind", "listen"};
+    "mknod", "mknodat", "symlink", "symlinkat"};
 
 // prctl() of the C library, of drivers and of this project's programs.
 constexpr int kAllowedControls[] = {PR_SET_NAME,         PR_GET_NAME,       PR_SET_PDEATHSIG,   PR_GET_PDEATHSIG,

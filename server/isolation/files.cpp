@@ -151,8 +151,8 @@ Result<FileRules> FileRules::make(const Sandbox& sandbox) {
     allow_gpus(rules, sandbox);
     rules.allow(own_folder(), kRead);
     // The folder of this process, by its number: the name "self" is a link to it. Nothing in it lets the process do
-    // more than it may do anyway.
-    rules.allow(fmt::format("/proc/{}", ::getpid()), kRead | kWriteFile);
+    // more than it may do anyway. NVIDIA's driver names its threads there, with O_TRUNC.
+    rules.allow(fmt::format("/proc/{}", ::getpid()), kRead | kWriteFile | kTruncate);
     for (const std::string& path : sandbox.readable) {
         rules.allow(path, kRead);
     }
