@@ -4,8 +4,8 @@
 // The socket is a Unix stream. A message is a UInt32 (length in bytes, little endian; the top byte is the number of
 // descriptors) and that many bytes of a Cap'n Proto message (protocol/schema/supervision.capnp). Its descriptors travel
 // together with its first byte. Both ends poll: receive() never blocks. send() of a worker blocks for at most
-// `kSendTimeout`, since the daemon always reads; send() of the daemon never blocks: a worker that does not read loses its
-// socket.
+// `kSendTimeout`, since the daemon always reads; send() of the daemon never blocks: a worker that does not read loses
+// its socket.
 //
 // Ownership: the socket owns its descriptor; a received message owns its bytes and its descriptors.
 // Threads: one at a time.

@@ -269,7 +269,7 @@ def check_readings(start):
         return f"(nvidia-smi), (status): {rows[0]} {rows[-1]}"
 
 
-# Leaves a secret in device memory and in pinned memory, or looks for one.
+# Leaves a secret in device memory and in pinned memory, or searches it.
 SPY = """
 import ctypes, sys
 leave, part_bytes, parts, secret = sys.argv[1] == "leave", 256 << 20, 16, b"\\xa5" * 64
