@@ -152,7 +152,7 @@ bool ImageFolders::has_changed(int root) {
     ::clock_gettime(CLOCK_REALTIME, &clock);
     const std::int64_t present_ns = nanoseconds(clock);
     bool changed = false;
-    each_entry(::fcntl(root, F_DUPFD_CLOEXEC, 0), [&](const char* name) {
+    each_entry(open_folder(root, "."), [&](const char* name) {
         struct stat facts {};
         if (::fstatat(root, name, &facts, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(facts.st_mode)) {
             const std::int64_t changed_ns = nanoseconds(facts.st_mtim);
@@ -173,7 +173,7 @@ void ImageFolders::trim(std::uint64_t limit_bytes) {
     }
     std::vector<Tenant> tenants;
     std::uint64_t total = 0;
-    each_entry(::fcntl(root.get(), F_DUPFD_CLOEXEC, 0), [&](const char* name) {
+    each_entry(open_folder(root.get(), "."), [&](const char* name) {
         tenants.push_back(list_tenant(root.get(), name));
         total += tenants.back().bytes;
     });

@@ -152,12 +152,14 @@ void JobAccount::unmap() {
 }
 
 std::size_t JobAccount::device_count() const {
-    return page_->devices;
+    // Another process of the job may have written anything there since it was checked.
+    return std::min<std::size_t>(page_->devices, kMaxDevices);
 }
 
 std::optional<std::size_t> JobAccount::find(std::string_view uuid) const {
-    for (std::size_t i = 0; i < page_->devices; ++i) {
-        if (uuid == page_->device[i].uuid.data()) {
+    for (std::size_t i = 0; i < device_count(); ++i) {
+        const auto& text = page_->device[i].uuid;
+        if (uuid == std::string_view(text.data(), ::strnlen(text.data(), text.size()))) {
             return i;
         }
     }
