@@ -226,13 +226,20 @@ void report_calls(int notifications) {
             log::error("system calls cannot be reported any more: {}", system_error("receive", failed).message);
             return;
         }
-        next.let_it_be_made(notifications);
         const seccomp_data& call = next.call();
+        // Named first, as the process may end at once. But a thread that forks has the locks of the log and of memory.
+        const bool forks = call.nr == SCMP_SYS(clone) || call.nr == SCMP_SYS(fork) || call.nr == SCMP_SYS(vfork);
+        if (forks) {
+            next.let_it_be_made(notifications);
+        }
         if (known.insert(call.nr).second) {
             char* const name = ::seccomp_syscall_resolve_num_arch(call.arch, call.nr);
             log::warn("seccomp = \"enforce\" would refuse the system call {} ({:#x}, {:#x}, {:#x})",
                       name == nullptr ? std::to_string(call.nr) : name, call.args[0], call.args[1], call.args[2]);
             std::free(name);
+        }
+        if (!forks) {
+            next.let_it_be_made(notifications);
         }
     }
 }

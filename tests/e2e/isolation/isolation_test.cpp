@@ -277,11 +277,11 @@ TEST_F(Isolation, LogModeNamesWhatWouldBeRefused) {
     const ProcessEnd end = [&] {
         auto words = command_line(worker_of(*alice_));
         words.erase(words.begin(), std::find(words.begin(), words.end(), isolation::kSandboxOption));
-        words.insert(words.begin(), {TAKEN_OVER, "fork"});
+        words.insert(words.begin(), {TAKEN_OVER, "call", std::to_string(SYS_keyctl)});
         return run_program(words);
     }();
     EXPECT_EQ(end.output, "succeeded\n") << end.errors;
-    EXPECT_NE(end.errors.find("would refuse the system call clone"), std::string::npos) << end.errors;
+    EXPECT_NE(end.errors.find("would refuse the system call keyctl"), std::string::npos) << end.errors;
     EXPECT_EQ(daemon_->log().find("would refuse"), std::string::npos) << "a session needs nothing that is refused";
 }
 
