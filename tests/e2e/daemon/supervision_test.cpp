@@ -70,9 +70,11 @@ TEST(MessageSocketTest, ASenderThatMayNotWaitGivesUpAtOnce) {
     ASSERT_FALSE(sent);
     EXPECT_EQ(sent.error().code, ErrorCode::timed_out);
     EXPECT_GE(count, 15u) << "an Assignment with the largest Hello fits without a reader";
-    const auto messages = reader.receive();
-    ASSERT_TRUE(messages);
-    EXPECT_EQ(messages->size(), count);
+    std::size_t received = 0;
+    for (auto messages = reader.receive(); messages && !messages->empty(); messages = reader.receive()) {
+        received += messages->size();
+    }
+    EXPECT_EQ(received, count);
     EXPECT_EQ(sender.send(message).error().code, ErrorCode::closed) << "a message may have been cut";
 }
 
