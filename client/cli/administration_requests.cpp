@@ -80,14 +80,10 @@ std::shared_ptr<AdministrationOptions> add_options(CLI::App* command, bool print
 }
 
 int send_request(const AdministrationOptions& options, const messages::AdministrationRequest& request) {
-    if (const Status named = check_server_option(options.server); !named) {
-        complain(named.error().message);
-        return kExitUsage;
-    }
-    const auto settings = client_settings(options.server);
+    int exit_code = 0;
+    const auto settings = settings_or_complain(options.server, exit_code);
     if (!settings) {
-        complain(settings.error().message);
-        return kExitFailed;
+        return exit_code;
     }
     const auto answer = administer(settings->server, settings->token, request, kTimeout);
     if (!answer) {

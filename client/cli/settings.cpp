@@ -1,5 +1,6 @@
 #include "client/cli/settings.h"
 
+#include "client/cli/command.h"
 #include "client/config.h"
 #include "protocol/transport/endpoint.h"
 
@@ -23,6 +24,21 @@ Result<Settings> client_settings(const std::string& server) {
         settings.server = transport::kDefaultAddress;
     }
     return settings;
+}
+
+std::optional<Settings> settings_or_complain(const std::string& server, int& exit_code) {
+    if (const Status named = check_server_option(server); !named) {
+        complain(named.error().message);
+        exit_code = kExitUsage;
+        return std::nullopt;
+    }
+    auto settings = client_settings(server);
+    if (!settings) {
+        complain(settings.error().message);
+        exit_code = kExitFailed;
+        return std::nullopt;
+    }
+    return std::move(*settings);
 }
 
 }  // namespace gpupool::cli

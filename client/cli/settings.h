@@ -5,6 +5,7 @@
 // Errors: Result; the message is for the user.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "common/result.h"
@@ -21,5 +22,8 @@ Status check_server_option(const std::string& server);
 
 // `server`: from the command line; may be empty.
 Result<Settings> client_settings(const std::string& server);
+
+// Both, for a sub-command: complains of what is wrong, and sets the exit code of the command.
+std::optional<Settings> settings_or_complain(const std::string& server, int& exit_code);
 
 }  // namespace gpupool::cli

@@ -34,14 +34,10 @@ void keep_only(const std::string& tenant, ServerStatus& status) {
 }
 
 int show_status(const StatusOptions& options) {
-    if (const Status named = check_server_option(options.server); !named) {
-        complain(named.error().message);
-        return kExitUsage;
-    }
-    const auto settings = client_settings(options.server);
+    int exit_code = 0;
+    const auto settings = settings_or_complain(options.server, exit_code);
     if (!settings) {
-        complain(settings.error().message);
-        return kExitFailed;
+        return exit_code;
     }
     while (true) {
         auto status = ask_status(settings->server, settings->token, kTimeout);

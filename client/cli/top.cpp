@@ -177,14 +177,10 @@ bool handle_key(int key, TopModel& model, std::size_t& scroll) {
 }
 
 int show_top(const TopOptions& options) {
-    if (const Status named = check_server_option(options.server); !named) {
-        complain(named.error().message);
-        return kExitUsage;
-    }
-    const auto settings = client_settings(options.server);
+    int exit_code = 0;
+    const auto settings = settings_or_complain(options.server, exit_code);
     if (!settings) {
-        complain(settings.error().message);
-        return kExitFailed;
+        return exit_code;
     }
     if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0) {
         complain("gpupool top needs a terminal: gpupool status --watch needs none");

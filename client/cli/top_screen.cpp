@@ -166,7 +166,7 @@ std::vector<TopLine> top_screen(const TopModel& model, const TopSize& size, TopM
         add_device(lines, device, size);
     }
     lines.add("");
-    // The queue gets up to a third of what is left, and the keys the last line.
+    // The queue gets up to a third of the lines that are left, and the keys the last line.
     const auto queue = model.queue();
     const std::size_t of_queue = queue.empty() ? 0 : std::min(queue.size() + 1, lines.left() / 3);
     const bool keys = lines.left() > 4;

@@ -15,6 +15,7 @@ namespace gpupool::daemon {
 namespace {
 
 constexpr std::chrono::seconds kPauseAfterFailure{1};
+constexpr std::size_t kReadBytes = 4096;  // at a time
 constexpr std::string_view kEndOfHeader = "\r\n\r\n";
 constexpr const char* kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
 constexpr const char* kTextType = "text/plain; charset=utf-8";
@@ -117,12 +118,20 @@ const std::string& MetricsEndpoint::text() {
     return text_;
 }
 
-void MetricsEndpoint::read(Place place) {
-    Peer& peer = **place;
-    std::array<std::byte, 4096> buffer;
-    const auto received = peer.connection->receive_some(buffer);
+std::optional<std::size_t> MetricsEndpoint::receive_or_remove(Place place, std::span<std::byte> buffer) {
+    const auto received = (*place)->connection->receive_some(buffer);
     if (!received) {
         remove(place);
+        return std::nullopt;
+    }
+    return *received;
+}
+
+void MetricsEndpoint::read(Place place) {
+    Peer& peer = **place;
+    std::array<std::byte, kReadBytes> buffer;
+    const auto received = receive_or_remove(place, buffer);
+    if (!received) {
         return;
     }
     peer.request.append(reinterpret_cast<const char*>(buffer.data()), *received);
@@ -155,13 +164,11 @@ void MetricsEndpoint::write(Place place) {
 }
 
 void MetricsEndpoint::drain(Place place) {
-    Peer& peer = **place;
-    std::array<std::byte, 4096> buffer;
-    const auto received = peer.connection->receive_some(buffer);
-    if (!received) {
-        remove(place);
+    std::array<std::byte, kReadBytes> buffer;
+    if (!receive_or_remove(place, buffer)) {
         return;
     }
+    Peer& peer = **place;
     peer.watch.wait(peer.connection->native_handle(), Watch::For::reading, [this, place] { drain(place); });
 }
 

@@ -11,6 +11,8 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -50,6 +52,8 @@ class MetricsEndpoint {
     // Receives what the peer still sends, until it closes its end: closing a socket with unread bytes loses the rest of
     // the response.
     void drain(Place place);
+    // How many bytes came; none if the peer has left, and is removed.
+    std::optional<std::size_t> receive_or_remove(Place place, std::span<std::byte> buffer);
     void remove(Place place);
     const std::string& text();
 

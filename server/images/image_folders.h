@@ -37,7 +37,7 @@ class ImageFolders {
     // Makes the tenant's folder if it does not exist.
     [[nodiscard]] Result<UniqueFd> open(const std::string& tenant) const;
 
-    // Removes what is above the limits, and files of writers that died. Reads nothing if nothing was added since the
+    // Removes images above the limits, and files of writers that died. Reads nothing if no image was added since the
     // last time.
     void trim(std::uint64_t limit_bytes);
 

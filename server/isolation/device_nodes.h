@@ -1,6 +1,6 @@
 // Which device nodes of NVIDIA's driver belong to which GPUs.
 //
-// Ownership: values. Threads: any. Errors: none: what is unknown is not restricted.
+// Ownership: values. Threads: any. Errors: none: if the nodes of a GPU are unknown, all are allowed.
 #pragma once
 
 #include <string>

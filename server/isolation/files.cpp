@@ -39,7 +39,7 @@ constexpr std::uint64_t kWrite = kRead | kWriteFile | kRemoveFolder | kRemoveFil
 constexpr std::uint64_t kUseDevice = kReadFile | kWriteFile | kDeviceControl;
 
 // Programs and libraries, what a driver reads about the machine, and what the C library reads. Of /proc and /etc only
-// what is named here: they also tell of other processes, and hold secrets.
+// these files: others there tell of other processes, or hold secrets.
 constexpr const char* kReadable[] = {"/usr", "/lib", "/lib64", "/opt", "/sys", "/run/nvidia", "/run/opengl-driver",
                                      "/etc/ld.so.cache", "/etc/nvidia", "/etc/localtime", "/etc/nsswitch.conf",
                                      "/etc/passwd", "/etc/group",

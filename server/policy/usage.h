@@ -78,7 +78,7 @@ class UsageMeter {
     void give_back(const std::vector<UsageRow>& rows);
 
   private:
-    // What is held, and until when it was counted.
+    // The GPUs and memory that a session or a tenant has, and the time until which they were counted.
     struct Holding {
         std::size_t gpus = 0;
         std::uint64_t memory_bytes = 0;

@@ -22,15 +22,22 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "scripts"))
 from two_ways import Server, can_hide_gpu, native_environment, require_bundle, through_gpupool, without_gpu
 
-# Says what it sees, holds memory on each device, and works until its input ends.
-HOLDER = """
-import ctypes, json, sys, threading
-held_mib, busy = int(sys.argv[1]), sys.argv[2] == "busy"
+# The beginning of the programs below.
+DRIVER = """
+import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")
 def must(code, what):
     if code:
         raise SystemExit(f"{what}: {code}")
 must(cuda.cuInit(0), "cuInit")
+"""
+
+# Says what it sees, holds memory on each device, and works until its input ends.
+HOLDER = (
+    DRIVER
+    + """
+import json, threading
+held_mib, busy = int(sys.argv[1]), sys.argv[2] == "busy"
 count = ctypes.c_int()
 must(cuda.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
 seen = []
@@ -57,6 +64,7 @@ while not over.wait(0 if busy else None):
             must(cuda.cuMemsetD8Async(memory, 1, ctypes.c_size_t(held_mib << 20), None), "cuMemsetD8Async")
         must(cuda.cuCtxSynchronize(), "cuCtxSynchronize")
 """
+)
 
 
 class Pool:
@@ -270,14 +278,10 @@ def check_readings(start):
 
 
 # Leaves a secret in device memory and in pinned memory, or searches it.
-SPY = """
-import ctypes, sys
+SPY = (
+    DRIVER
+    + """
 leave, part_bytes, parts, secret = sys.argv[1] == "leave", 256 << 20, 16, b"\\xa5" * 64
-cuda = ctypes.CDLL("libcuda.so.1")
-def must(code, what):
-    if code:
-        raise SystemExit(f"{what}: {code}")
-must(cuda.cuInit(0), "cuInit")
 context = ctypes.c_void_p()
 must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), "cuDevicePrimaryCtxRetain")
 must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent")
@@ -307,6 +311,7 @@ must(cuda.cuCtxSynchronize(), "cuCtxSynchronize")
 print("left" if leave else f"found {found}")
 sys.exit(0 if leave or found == 0 else 1)
 """
+)
 
 
 def check_fresh_memory(start):

@@ -79,7 +79,7 @@ class Isolation : public ::testing::Test {
         return static_cast<pid_t>(session_of(*daemon_, program.process()).worker_process_id);
     }
 
-    // What an attacker prints who has taken over a worker like that of `alice`; without the sandbox, if wanted.
+    // The output of a program in the place of a worker of `alice`, in that worker's sandbox or without it.
     std::string attempt(const std::string& name, const std::string& argument, bool in_sandbox) const {
         std::vector<std::string> words{TAKEN_OVER, name, argument};
         const auto worker = command_line(worker_of(*alice_));

@@ -64,7 +64,7 @@ bool listed(const std::string& path) {
 bool reads_memory_of(pid_t process) {
     char byte = 0;
     const iovec here{&byte, 1};
-    // Refused before the address matters; with the right to read, the address is what is wrong.
+    // Without the right to read, the kernel refuses before it examines the address; with it, the address is wrong.
     const iovec there{reinterpret_cast<void*>(1), 1};
     return ::process_vm_readv(process, &here, 1, &there, 1, 0) == 1 || errno == EFAULT;
 }
